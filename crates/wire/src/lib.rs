@@ -1,0 +1,23 @@
+//! Kubernetes objects as they travel: JSON shapes, feature gates, defaulting, validation, patches,
+//! tables.
+//!
+//! Everything here is a function from values to values. Objects are `serde_json::Value`, so that
+//! fields this program does not know survive a round trip; the schema says which fields are known
+//! and of which type, and rules that run after decoding may rely on those types.
+//!
+//! Invariants:
+//! - No clock, no randomness, no IO: `now` and random picks are arguments.
+//! - No rule panics on a value that passed [`schema`] checking, whatever it contains.
+
+pub mod field_error;
+pub mod gates;
+pub mod kind;
+pub mod meta;
+pub mod status;
+pub mod strategy;
+pub mod value;
+
+pub use field_error::{FieldError, FieldErrors};
+pub use gates::FeatureGates;
+pub use kind::{Kind, Scope};
+pub use status::ApiError;
