@@ -13,6 +13,7 @@ pub mod field_error;
 pub mod gates;
 pub mod kind;
 pub mod meta;
+pub mod net;
 pub mod status;
 pub mod strategy;
 pub mod value;
