@@ -14,6 +14,7 @@ pub mod gates;
 pub mod kind;
 pub mod meta;
 pub mod net;
+pub mod selector;
 pub mod status;
 pub mod strategy;
 pub mod value;
