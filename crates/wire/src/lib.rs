@@ -9,11 +9,14 @@
 //! - No clock, no randomness, no IO: `now` and random picks are arguments.
 //! - No rule panics on a value that passed [`schema`] checking, whatever it contains.
 
+pub mod decode;
 pub mod field_error;
 pub mod gates;
 pub mod kind;
 pub mod meta;
 pub mod net;
+pub mod patch;
+pub mod schema;
 pub mod selector;
 pub mod status;
 pub mod strategy;

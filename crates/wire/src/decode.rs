@@ -1,0 +1,201 @@
+//! What did the client send, and is it of the right types?
+//!
+//! Bytes become a `serde_json::Value` whose known fields have the types the schema gives them:
+//! rules that run later may rely on that. Fields the schema does not know stay in the object and
+//! are reported; `fieldValidation` decides what that means. `null` in a known field counts as
+//! absent, as it does upstream.
+
+mod check;
+mod path;
+mod scalar;
+mod tree;
+
+use crate::field_error::FieldError;
+use crate::schema::ObjectType;
+use crate::status::ApiError;
+use serde_json::Value;
+use std::fmt;
+
+pub use path::{Path, Step};
+
+/// Levels of nesting that a body may have.
+///
+/// serde_json, which we and kube-rs read with, stops at 128, and an object travels inside lists and
+/// watch events.
+pub const MAX_DEPTH: usize = 100;
+
+/// Mistakes reported per request; more are not worth reading.
+const MAX_STRICT_ERRORS: usize = 100;
+
+/// The media types of bodies that hold an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyFormat {
+    /// `application/json`.
+    Json,
+    /// `application/yaml`, one document.
+    Yaml,
+}
+
+/// An object as it was sent, with its known fields checked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decoded {
+    /// The object, unknown fields included.
+    pub object: Value,
+    /// What a strict reader would refuse.
+    pub strict: Vec<StrictError>,
+}
+
+/// Something that is suspicious but can be read.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StrictError {
+    /// The schema has no such field.
+    Unknown(String),
+    /// The field is there more than once; the last one counts.
+    Duplicate(String),
+}
+
+/// What becomes of [`StrictError`]s: the `fieldValidation` parameter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FieldValidation {
+    /// Nothing is said.
+    Ignore,
+    /// They become `Warning` headers.
+    #[default]
+    Warn,
+    /// The request is refused.
+    Strict,
+}
+
+/// A known field that holds a value of the wrong type.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mismatch {
+    /// Path of the field; empty for the object itself.
+    pub field: String,
+    /// The type that the schema asks for.
+    pub expected: String,
+    /// What is there.
+    pub got: String,
+}
+
+impl BodyFormat {
+    /// The format a `Content-Type` header stands for; none means JSON.
+    pub fn from_content_type(content_type: Option<&str>) -> Result<Self, ApiError> {
+        let media_type = content_type.unwrap_or("").split(';').next().unwrap_or("").trim();
+        match media_type.to_ascii_lowercase().as_str() {
+            "" | "application/json" => Ok(BodyFormat::Json),
+            "application/yaml" => Ok(BodyFormat::Yaml),
+            _ => Err(ApiError::UnsupportedMediaType(
+                "the body of the request was in an unknown format - accepted media types include: \
+                 application/json, application/yaml"
+                    .into(),
+            )),
+        }
+    }
+}
+
+impl FieldValidation {
+    /// Reads the query parameter; empty means [`FieldValidation::Warn`], unknown values are `None`.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "" | "Warn" => Some(FieldValidation::Warn),
+            "Ignore" => Some(FieldValidation::Ignore),
+            "Strict" => Some(FieldValidation::Strict),
+            _ => None,
+        }
+    }
+
+    /// The object with the warnings to send, or the refusal.
+    pub fn apply(self, decoded: Decoded, shape: &ObjectType) -> Result<(Value, Vec<String>), ApiError> {
+        let listed = || decoded.strict.iter().map(ToString::to_string);
+        match self {
+            FieldValidation::Ignore => Ok((decoded.object, Vec::new())),
+            FieldValidation::Warn => {
+                let warnings = listed().collect();
+                Ok((decoded.object, warnings))
+            }
+            FieldValidation::Strict if decoded.strict.is_empty() => Ok((decoded.object, Vec::new())),
+            FieldValidation::Strict => {
+                let listed: Vec<String> = listed().collect();
+                Err(ApiError::BadRequest(format!(
+                    "{shape} cannot be handled as a {}: strict decoding error: {}",
+                    shape.name,
+                    listed.join(", ")
+                )))
+            }
+        }
+    }
+}
+
+impl fmt::Display for StrictError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StrictError::Unknown(field) => write!(f, "unknown field {field:?}"),
+            StrictError::Duplicate(field) => write!(f, "duplicate field {field:?}"),
+        }
+    }
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.field.is_empty() {
+            write!(f, "field {:?}: ", self.field)?;
+        }
+        write!(f, "expected {}, got {}", self.expected, self.got)
+    }
+}
+
+impl Mismatch {
+    /// The mistake as a validation error of the object.
+    pub fn into_field_error(self) -> FieldError {
+        FieldError::invalid(self.field, self.got, format!("expected {}", self.expected))
+    }
+}
+
+/// Reads a body that should hold a `shape`.
+pub fn decode(body: &[u8], format: BodyFormat, shape: &ObjectType) -> Result<Decoded, ApiError> {
+    let Decoded {
+        mut object,
+        mut strict,
+    } = read(body, format)?;
+    let unknown = check_object(&mut object, shape).map_err(|mismatch| {
+        ApiError::BadRequest(format!(
+            "{shape} cannot be handled as a {}: {mismatch}",
+            shape.name
+        ))
+    })?;
+    strict.extend(unknown);
+    strict.truncate(MAX_STRICT_ERRORS);
+    Ok(Decoded { object, strict })
+}
+
+/// Reads a body without knowing what it should hold; `strict` lists duplicates only.
+pub fn read(body: &[u8], format: BodyFormat) -> Result<Decoded, ApiError> {
+    let bad = |why: String| {
+        let format = match format {
+            BodyFormat::Json => "JSON",
+            BodyFormat::Yaml => "YAML",
+        };
+        ApiError::BadRequest(format!("the body of the request is not valid {format}: {why}"))
+    };
+    let tree = match format {
+        BodyFormat::Json => tree::from_json(body),
+        BodyFormat::Yaml => tree::from_yaml(body),
+    }
+    .map_err(bad)?;
+    let mut strict = Vec::new();
+    let object = tree.into_value(&Path::ROOT, &mut strict);
+    Ok(Decoded { object, strict })
+}
+
+/// Checks the known fields of an object in place and returns the unknown ones.
+///
+/// Times are rewritten to the precision of their type and to UTC, integral floats to integers;
+/// `null`s of known fields are dropped. The object may be half rewritten when this fails.
+pub fn check_object(object: &mut Value, shape: &ObjectType) -> Result<Vec<StrictError>, Mismatch> {
+    let mut unknown = Vec::new();
+    check::object(object, shape, &Path::ROOT, &mut unknown)?;
+    Ok(unknown)
+}
+
+#[cfg(test)]
+mod tests;
