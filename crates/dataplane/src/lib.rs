@@ -1,1 +1,27 @@
-//! Placeholder until the first module lands.
+//! Which endpoints serve a Service on this node, and what changed since the kernel was last told?
+//!
+//! The shared half of the service proxy, without IO: Kubernetes objects are converted once
+//! ([`convert`]), folded into an [`Index`], and come out as [`Batch`]es of Services whose desired state
+//! differs from the programmed one. A backend (nftables or iptables) turns a batch into its own
+//! transaction and hands it to a [`Programmer`]; then the batch is committed or aborted, and no change,
+//! trigger time or watermark is lost either way.
+
+pub mod claims;
+pub mod conntrack;
+pub mod convert;
+pub mod health;
+pub mod index;
+pub mod programmer;
+pub mod select;
+pub mod settings;
+pub mod state;
+pub mod trigger;
+pub mod wire;
+
+pub use claims::{ClaimKind, Destination};
+pub use index::{Batch, Change, Committed, Index, Scope, Totals, Watermark};
+pub use programmer::{ProgramError, Programmer, Recovery};
+pub use select::{Reachable, Selection, Viewpoint};
+pub use settings::{InterfaceName, LocalDetector, MasqueradeMark, NodePortAddresses, Settings};
+pub use state::{PortState, PortView, ServiceState};
+pub use trigger::TriggerTime;

@@ -1,0 +1,169 @@
+//! Whose packet is it when two Services name the same destination?
+//!
+//! The API server keeps cluster addresses and node ports unique, but nothing keeps two Services from
+//! listing the same external address and port. Upstream leaves the winner to chance. Here a cluster
+//! address beats an external one (nobody takes over another Service's address by listing it), an external
+//! one beats a load balancer's, and then the lower name wins: the same answer on every node and after
+//! every history.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pointsman_model::{Address, NodePort, Port, Protocol, Service, ServiceName, ServicePort};
+
+/// What a new connection is addressed to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Destination<A> {
+    /// An address and port of the Service.
+    Address(A, Protocol, Port),
+    /// A port on any of the node's own addresses.
+    NodePort(Protocol, NodePort),
+}
+
+/// Why a Service lays claim to a destination; lower wins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ClaimKind {
+    /// It is the Service's cluster address.
+    ClusterIp,
+    /// It is one of the Service's external addresses.
+    ExternalIp,
+    /// It is one of the Service's load balancer addresses.
+    LoadBalancer,
+    /// It is one of the Service's node ports.
+    NodePort,
+}
+
+/// A claim, as it competes with others for one destination.
+type Claimant = (ClaimKind, ServiceName);
+
+/// Who owns which destination.
+#[derive(Debug)]
+pub struct Claims<A> {
+    owners: BTreeMap<Destination<A>, Claimant>,
+    /// Claims that lost, for the destinations that have any.
+    waiting: BTreeMap<Destination<A>, BTreeSet<Claimant>>,
+}
+
+impl<A> Default for Claims<A> {
+    fn default() -> Self {
+        Self {
+            owners: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+        }
+    }
+}
+
+impl<A: Address> Claims<A> {
+    /// Replaces a Service's claims and returns the other Services whose ownership changed by that.
+    pub fn replace(
+        &mut self,
+        before: Option<&Service<A>>,
+        after: Option<&Service<A>>,
+    ) -> BTreeSet<ServiceName> {
+        let list = |service: Option<&Service<A>>| -> BTreeSet<(Destination<A>, Claimant)> {
+            let ports = service
+                .into_iter()
+                .flat_map(|service| service.ports.iter().map(move |port| (service, port)));
+            let claims = ports.flat_map(|(service, port)| {
+                destinations(service, port).map(|(kind, at)| (at, (kind, service.name.clone())))
+            });
+            claims.collect()
+        };
+        let (before, after) = (list(before), list(after));
+        let mut touched = BTreeSet::new();
+        for (at, claimant) in before.difference(&after) {
+            touched.extend(self.release(*at, claimant));
+        }
+        for (at, claimant) in after.difference(&before) {
+            touched.extend(self.claim(*at, claimant.clone()));
+        }
+        touched
+    }
+
+    /// Whether this claim owns its destination.
+    pub fn owns(&self, at: &Destination<A>, kind: ClaimKind, service: &ServiceName) -> bool {
+        self.owners
+            .get(at)
+            .is_some_and(|(owner_kind, owner)| *owner_kind == kind && owner == service)
+    }
+
+    /// The Service that owns a destination.
+    pub fn owner(&self, at: &Destination<A>) -> Option<&ServiceName> {
+        self.owners.get(at).map(|(_, owner)| owner)
+    }
+
+    /// The number of destinations that more than one claim names.
+    pub fn contested(&self) -> usize {
+        self.waiting.len()
+    }
+
+    fn claim(&mut self, at: Destination<A>, claimant: Claimant) -> Option<ServiceName> {
+        match self.owners.get_mut(&at) {
+            None => {
+                self.owners.insert(at, claimant);
+                None
+            }
+            Some(owner) if claimant < *owner => {
+                let displaced = std::mem::replace(owner, claimant);
+                let name = displaced.1.clone();
+                self.waiting.entry(at).or_default().insert(displaced);
+                Some(name)
+            }
+            Some(_) => {
+                self.waiting.entry(at).or_default().insert(claimant);
+                None
+            }
+        }
+    }
+
+    fn release(&mut self, at: Destination<A>, claimant: &Claimant) -> Option<ServiceName> {
+        let promoted = if self.owners.get(&at) == Some(claimant) {
+            match self.waiting.get_mut(&at).and_then(BTreeSet::pop_first) {
+                Some(next) => {
+                    let name = next.1.clone();
+                    self.owners.insert(at, next);
+                    Some(name)
+                }
+                None => {
+                    self.owners.remove(&at);
+                    None
+                }
+            }
+        } else {
+            if let Some(waiting) = self.waiting.get_mut(&at) {
+                waiting.remove(claimant);
+            }
+            None
+        };
+        if self.waiting.get(&at).is_some_and(BTreeSet::is_empty) {
+            self.waiting.remove(&at);
+        }
+        promoted
+    }
+}
+
+/// Everything a Service port answers to.
+pub fn destinations<'a, A: Address>(
+    service: &'a Service<A>,
+    port: &'a ServicePort,
+) -> impl Iterator<Item = (ClaimKind, Destination<A>)> + 'a {
+    let at = move |address: A| Destination::Address(address, port.protocol, port.port);
+    std::iter::once((ClaimKind::ClusterIp, at(service.cluster_ip)))
+        .chain(
+            service
+                .external_ips()
+                .iter()
+                .map(move |ip| (ClaimKind::ExternalIp, at(*ip))),
+        )
+        .chain(
+            service
+                .load_balancer_vips()
+                .iter()
+                .map(move |ip| (ClaimKind::LoadBalancer, at(*ip))),
+        )
+        .chain(port.node_port.map(|node_port| {
+            (
+                ClaimKind::NodePort,
+                Destination::NodePort(port.protocol, node_port),
+            )
+        }))
+}

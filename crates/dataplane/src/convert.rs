@@ -1,0 +1,492 @@
+//! What does a Kubernetes object mean to a proxy?
+//!
+//! Each object is converted once, for both IP families. A field that cannot be read costs only itself:
+//! it is left out and reported as a [`Problem`], and the rest of the object goes on.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use pointsman_model::{
+    Address, Affinity, BadName, Cidr, Conditions, External, Hints, Interner, IpFamily, NodePort, Port,
+    Protocol, Revision, Service, ServiceName, ServicePort, Slice, SliceEndpoint, SliceName, SlicePort,
+    TrafficPolicy, Zone, parse_ip,
+};
+
+use crate::trigger::{self, TriggerTime};
+use crate::wire;
+
+/// A Service with this label belongs to another proxy.
+pub const PROXY_NAME_LABEL: &str = "service.kubernetes.io/service-proxy-name";
+/// A slice with this label belongs to a headless Service.
+pub const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
+/// The label by which a slice names its Service.
+pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+/// The label that holds a node's zone.
+pub const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
+/// The taint by which the cluster autoscaler announces a node's removal.
+pub const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+/// How long a client stays with an endpoint if the Service does not say (API default).
+pub const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
+
+/// A field that was left out because it cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{object}: {field} cannot be {value:?} and was left out")]
+pub struct Problem {
+    /// Kind, namespace and name of the object.
+    pub object: String,
+    /// The path of the field.
+    pub field: &'static str,
+    /// Its value.
+    pub value: String,
+}
+
+/// A Service as each family sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConvertedService {
+    /// Its name.
+    pub name: ServiceName,
+    /// Its version.
+    pub revision: Option<Revision>,
+    /// The IPv4 half, if there is one to program.
+    pub v4: Option<Service<Ipv4Addr>>,
+    /// The IPv6 half, if there is one to program.
+    pub v6: Option<Service<Ipv6Addr>>,
+    /// What was left out.
+    pub problems: Vec<Problem>,
+}
+
+/// A slice of one family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FamilySlice {
+    /// IPv4 addresses.
+    V4(Slice<Ipv4Addr>),
+    /// IPv6 addresses.
+    V6(Slice<Ipv6Addr>),
+    /// Nothing for us: host names, a headless Service, or no Service at all.
+    Ignored(SliceName),
+}
+
+/// A slice and what came with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConvertedSlice {
+    /// The slice.
+    pub slice: FamilySlice,
+    /// Its version.
+    pub revision: Option<Revision>,
+    /// When the change behind it happened.
+    pub trigger: Option<TriggerTime>,
+    /// What was left out.
+    pub problems: Vec<Problem>,
+}
+
+/// What a proxy reads from its own Node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// The zone, if labelled with one.
+    pub zone: Option<Zone>,
+    /// Internal addresses, then external ones.
+    pub addresses: Vec<IpAddr>,
+    /// The ranges of the node's pods.
+    pub pod_cidrs: Vec<String>,
+    /// New load balancer connections may come here: not being deleted, not announced for removal.
+    pub eligible: bool,
+}
+
+/// Converts a Service.
+pub fn service(object: &wire::Service, names: &mut Interner) -> Result<ConvertedService, BadName> {
+    let name = ServiceName::new(&object.metadata.namespace, &object.metadata.name)?;
+    let mut problems = Problems::new("Service", name.as_str());
+    let ports = service_ports(&object.spec, names, &mut problems);
+    let hidden = object.metadata.labels.contains_key(PROXY_NAME_LABEL);
+    let headless = matches!(object.spec.cluster_ip.as_str(), "" | "None");
+    let (v4, v6) = if hidden || headless || object.spec.kind == "ExternalName" {
+        (None, None)
+    } else {
+        (
+            family_service(object, &name, &ports, &mut problems),
+            family_service(object, &name, &ports, &mut problems),
+        )
+    };
+    let revision = Revision::parse(&object.metadata.resource_version);
+    Ok(ConvertedService {
+        name,
+        revision,
+        v4,
+        v6,
+        problems: problems.found(),
+    })
+}
+
+/// Converts a slice.
+pub fn slice(object: &wire::EndpointSlice, names: &mut Interner) -> Result<ConvertedSlice, BadName> {
+    let name = SliceName::new(&object.metadata.namespace, &object.metadata.name)?;
+    let mut problems = Problems::new("EndpointSlice", name.as_str());
+    let service = object
+        .metadata
+        .labels
+        .get(SERVICE_NAME_LABEL)
+        .filter(|service| !service.is_empty());
+    let headless = object.metadata.labels.contains_key(HEADLESS_LABEL);
+    let slice = match service {
+        Some(service) if !headless => {
+            let service = ServiceName::new(&object.metadata.namespace, service)?;
+            match object.address_type.as_str() {
+                "IPv4" => FamilySlice::V4(family_slice(object, name, service, names, &mut problems)),
+                "IPv6" => FamilySlice::V6(family_slice(object, name, service, names, &mut problems)),
+                _ => FamilySlice::Ignored(name),
+            }
+        }
+        _ => FamilySlice::Ignored(name),
+    };
+    let annotation = object.metadata.annotations.get(trigger::ANNOTATION);
+    Ok(ConvertedSlice {
+        slice,
+        revision: Revision::parse(&object.metadata.resource_version),
+        trigger: annotation.and_then(|text| TriggerTime::parse(text)),
+        problems: problems.found(),
+    })
+}
+
+/// Converts the proxy's own Node.
+pub fn node(object: &wire::Node) -> NodeFacts {
+    let of_kind = |kind: &'static str| {
+        object
+            .status
+            .addresses
+            .iter()
+            .filter(move |address| address.kind == kind)
+    };
+    let addresses = of_kind("InternalIP").chain(of_kind("ExternalIP"));
+    let zone = object
+        .metadata
+        .labels
+        .get(ZONE_LABEL)
+        .filter(|zone| !zone.is_empty());
+    let doomed = object.metadata.deletion_timestamp.is_some()
+        || object
+            .spec
+            .taints
+            .iter()
+            .any(|taint| taint.key == AUTOSCALER_TAINT);
+    NodeFacts {
+        zone: zone.map(|zone| Zone::from(zone.as_str())),
+        addresses: addresses
+            .filter_map(|address| parse_ip(&address.address).ok())
+            .collect(),
+        pod_cidrs: object.spec.pod_cidrs.clone(),
+        eligible: !doomed,
+    }
+}
+
+struct Problems {
+    object: String,
+    found: Vec<Problem>,
+}
+
+impl Problems {
+    fn new(kind: &str, name: &str) -> Self {
+        Self {
+            object: format!("{kind} {name}"),
+            found: Vec::new(),
+        }
+    }
+
+    fn report(&mut self, field: &'static str, value: impl ToString) {
+        self.found.push(Problem {
+            object: self.object.clone(),
+            field,
+            value: value.to_string(),
+        });
+    }
+
+    /// Each problem once, although both families meet it.
+    fn found(mut self) -> Vec<Problem> {
+        self.found
+            .sort_by(|a, b| (a.field, &a.value).cmp(&(b.field, &b.value)));
+        self.found.dedup();
+        self.found
+    }
+}
+
+fn service_ports(
+    spec: &wire::ServiceSpec,
+    names: &mut Interner,
+    problems: &mut Problems,
+) -> Vec<ServicePort> {
+    let mut ports: Vec<ServicePort> = Vec::with_capacity(spec.ports.len());
+    for wire in &spec.ports {
+        let Some(protocol) = read_protocol(wire.protocol.as_deref()) else {
+            problems.report(
+                "spec.ports.protocol",
+                wire.protocol.as_deref().unwrap_or_default(),
+            );
+            continue;
+        };
+        let Ok(port) = Port::from_wire(wire.port) else {
+            problems.report("spec.ports.port", wire.port);
+            continue;
+        };
+        // The API server refuses such twins; rules for both would contradict each other.
+        let twin = ports.iter().any(|known| {
+            known.protocol == protocol && (known.port == port || known.name.as_str() == wire.name)
+        });
+        if twin {
+            problems.report("spec.ports", format!("{} {}/{}", wire.name, port, protocol));
+            continue;
+        }
+        let node_port = match wire.node_port {
+            0 => None,
+            number => match Port::from_wire(number) {
+                Ok(number) => Some(NodePort(number)),
+                Err(_) => {
+                    problems.report("spec.ports.nodePort", number);
+                    None
+                }
+            },
+        };
+        ports.push(ServicePort {
+            name: names.intern(&wire.name),
+            protocol,
+            port,
+            node_port,
+        });
+    }
+    ports
+}
+
+/// A missing protocol is TCP, as the API server would have filled in.
+fn read_protocol(text: Option<&str>) -> Option<Protocol> {
+    match text {
+        None | Some("") => Some(Protocol::Tcp),
+        Some(text) => Protocol::from_wire(text),
+    }
+}
+
+fn family_service<A: Address>(
+    object: &wire::Service,
+    name: &ServiceName,
+    ports: &[ServicePort],
+    problems: &mut Problems,
+) -> Option<Service<A>> {
+    let spec = &object.spec;
+    let cluster_ip = cluster_ip::<A>(spec, problems)?;
+    let external_ips = addresses(&spec.external_ips, "spec.externalIPs", problems);
+    let reachable = match spec.kind.as_str() {
+        "NodePort" | "LoadBalancer" => true,
+        _ => !spec.external_ips.is_empty(),
+    };
+    let local = |policy: &Option<String>| policy.as_deref() == Some("Local");
+    let external_policy = match reachable && local(&spec.external_traffic_policy) {
+        true => TrafficPolicy::Local,
+        false => TrafficPolicy::Cluster,
+    };
+    let health_check = (spec.kind == "LoadBalancer" && external_policy == TrafficPolicy::Local)
+        .then(|| match Port::from_wire(spec.health_check_node_port) {
+            Ok(port) => Some(NodePort(port)),
+            Err(_) => {
+                problems.report("spec.healthCheckNodePort", spec.health_check_node_port);
+                None
+            }
+        })
+        .flatten();
+    let external = External {
+        external_ips,
+        load_balancer_vips: vips(object, problems),
+        source_ranges: source_ranges(spec, problems),
+        health_check,
+    };
+    Some(Service {
+        name: name.clone(),
+        cluster_ip,
+        internal_policy: match local(&spec.internal_traffic_policy) {
+            true => TrafficPolicy::Local,
+            false => TrafficPolicy::Cluster,
+        },
+        external_policy,
+        affinity: affinity(spec),
+        ports: ports.into(),
+        external: (!external.is_empty()).then(|| Box::new(external)),
+    })
+}
+
+/// The cluster address of this family: the position of the family in `ipFamilies` is the position of
+/// its address in `clusterIPs`. Objects older than dual stack have only `clusterIP`.
+fn cluster_ip<A: Address>(spec: &wire::ServiceSpec, problems: &mut Problems) -> Option<A> {
+    let text = if spec.ip_families.is_empty() {
+        &spec.cluster_ip
+    } else {
+        let position = spec
+            .ip_families
+            .iter()
+            .position(|family| family == A::FAMILY.as_str())?;
+        spec.cluster_ips.get(position)?
+    };
+    match parse_ip(text) {
+        Ok(address) => A::narrow(address),
+        Err(_) => {
+            problems.report("spec.clusterIPs", text);
+            None
+        }
+    }
+}
+
+/// The readable addresses of this family, each once, in order.
+fn addresses<A: Address>(texts: &[String], field: &'static str, problems: &mut Problems) -> Box<[A]> {
+    let mut found: Vec<A> = Vec::new();
+    for text in texts {
+        match parse_ip(text) {
+            Ok(address) => found.extend(A::narrow(address).filter(|address| !found.contains(address))),
+            Err(_) if text.is_empty() => {}
+            Err(_) => problems.report(field, text),
+        }
+    }
+    found.into()
+}
+
+/// Load balancer addresses whose packets arrive with that address as their destination.
+fn vips<A: Address>(object: &wire::Service, problems: &mut Problems) -> Box<[A]> {
+    let ingress = &object.status.load_balancer.ingress;
+    let vips = ingress
+        .iter()
+        .filter(|ingress| matches!(ingress.ip_mode.as_deref(), None | Some("VIP")));
+    let texts: Vec<String> = vips.map(|ingress| ingress.ip.clone()).collect();
+    addresses(&texts, "status.loadBalancer.ingress.ip", problems)
+}
+
+/// The source ranges of this family; one that allows everybody makes the rest pointless.
+fn source_ranges<A: Address>(spec: &wire::ServiceSpec, problems: &mut Problems) -> Box<[Cidr<A>]> {
+    let mut ranges: Vec<Cidr<A>> = Vec::new();
+    for text in &spec.load_balancer_source_ranges {
+        match Cidr::parse(text.trim()) {
+            Ok(range) => ranges.extend(range),
+            Err(_) if text.trim().is_empty() => {}
+            Err(_) => problems.report("spec.loadBalancerSourceRanges", text),
+        }
+    }
+    ranges.sort_unstable();
+    ranges.dedup();
+    if ranges.iter().any(Cidr::is_everything) {
+        Box::default()
+    } else {
+        ranges.into()
+    }
+}
+
+fn affinity(spec: &wire::ServiceSpec) -> Option<Affinity> {
+    if spec.session_affinity.as_deref() != Some("ClientIP") {
+        return None;
+    }
+    let configured = spec
+        .session_affinity_config
+        .as_ref()
+        .and_then(|config| config.client_ip.as_ref());
+    let seconds = configured
+        .and_then(|config| config.timeout_seconds)
+        .and_then(|seconds| seconds.try_into().ok());
+    NonZeroU32::new(seconds.unwrap_or(DEFAULT_AFFINITY_SECONDS))
+        .or(NonZeroU32::new(DEFAULT_AFFINITY_SECONDS))
+        .map(|timeout_seconds| Affinity { timeout_seconds })
+}
+
+fn family_slice<A: Address>(
+    object: &wire::EndpointSlice,
+    name: SliceName,
+    service: ServiceName,
+    names: &mut Interner,
+    problems: &mut Problems,
+) -> Slice<A> {
+    let mut ports = Vec::with_capacity(object.ports.len());
+    for wire in &object.ports {
+        // A port without a name or number belongs to no Service port; nil does not mean "all ports".
+        let (Some(port_name), Some(number)) = (&wire.name, wire.port) else {
+            continue;
+        };
+        match (read_protocol(wire.protocol.as_deref()), Port::from_wire(number)) {
+            (Some(protocol), Ok(port)) => {
+                ports.push(SlicePort {
+                    name: names.intern(port_name),
+                    protocol,
+                    port,
+                });
+            }
+            (None, _) => problems.report("ports.protocol", wire.protocol.as_deref().unwrap_or_default()),
+            (_, Err(_)) if number == 0 => {}
+            (_, Err(_)) => problems.report("ports.port", number),
+        }
+    }
+    let mut endpoints: Vec<SliceEndpoint<A>> = Vec::with_capacity(object.endpoints.len());
+    for wire in &object.endpoints {
+        let Some(text) = wire.addresses.first() else {
+            continue;
+        };
+        let Some(address) = parse_ip(text).ok().and_then(A::narrow) else {
+            problems.report("endpoints.addresses", text);
+            continue;
+        };
+        let conditions = Conditions {
+            ready: wire.conditions.ready.unwrap_or(true),
+            serving: wire.conditions.serving.unwrap_or(true),
+            terminating: wire.conditions.terminating.unwrap_or(false),
+        };
+        let hints = hints(wire, names);
+        // Neighbours usually carry the same hints; they then share them.
+        let hints = match endpoints.last().map(|last| &last.hints) {
+            Some(previous) if *previous == hints => previous.clone(),
+            _ => hints,
+        };
+        let node = wire.node_name.as_deref().map(|node| names.intern(node));
+        endpoints.push(SliceEndpoint {
+            address,
+            conditions,
+            node,
+            hints,
+        });
+    }
+    Slice {
+        name,
+        service,
+        ports: ports.into(),
+        endpoints: endpoints.into(),
+    }
+}
+
+fn hints(endpoint: &wire::Endpoint, names: &mut Interner) -> Option<Arc<Hints>> {
+    let wire = endpoint.hints.as_ref()?;
+    let zones: Box<[Zone]> = wire
+        .for_zones
+        .iter()
+        .map(|hint| names.intern(&hint.name))
+        .collect();
+    let nodes = wire
+        .for_nodes
+        .iter()
+        .map(|hint| names.intern(&hint.name))
+        .collect();
+    Some(Arc::new(Hints { zones, nodes })).filter(|hints| !hints.zones.is_empty() || !hints.nodes.is_empty())
+}
+
+/// The address of each family to use as the node's own: `bind` if it says something, else the Node's
+/// addresses, else loopback, which stands for "not known".
+pub fn node_ips(bind: IpAddr, addresses: &[IpAddr]) -> (Ipv4Addr, Ipv6Addr) {
+    let first = |family| {
+        addresses
+            .iter()
+            .copied()
+            .find(|address| IpFamily::of(*address) == family)
+    };
+    let override_of =
+        |family| Some(bind).filter(|bind| !bind.is_unspecified() && IpFamily::of(*bind) == family);
+    let pick = |family| override_of(family).or_else(|| first(family));
+    (
+        pick(IpFamily::V4)
+            .and_then(Ipv4Addr::narrow)
+            .unwrap_or(Ipv4Addr::LOCALHOST),
+        pick(IpFamily::V6)
+            .and_then(Ipv6Addr::narrow)
+            .unwrap_or(Ipv6Addr::LOCALHOST),
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,472 @@
+//! What changed since the kernel was last told?
+//!
+//! The index owns the Services and slices of one IP family, what the kernel is known to hold, and the
+//! set of Services for which the two may differ. A sync costs what changed:
+//!
+//! 1. [`Index::checkout`] resolves the dirty Services and returns those that really differ as a
+//!    [`Batch`]. Events may go on being folded while the batch is on its way to the kernel.
+//! 2. [`Index::commit`] records that the kernel has the batch and hands out what may now be told: the
+//!    trigger times and the watermark.
+//! 3. [`Index::abort`] takes everything back instead. Nothing is lost; if the kernel's state is unknown,
+//!    the next batch is full.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use pointsman_model::{
+    Address, Endpoint, NodeName, Revision, Service, ServiceName, ServicePortName, Slice, SliceName, Zone,
+};
+
+use crate::claims::Claims;
+use crate::programmer::Recovery;
+use crate::select::Viewpoint;
+use crate::state::{ExternalIps, ServiceState, merge};
+use crate::trigger::{Trigger, TriggerTime};
+
+/// Folds changes of one IP family and yields batches. See the module's documentation.
+#[derive(Debug)]
+pub struct Index<A> {
+    viewpoint: Viewpoint,
+    external_ips: ExternalIps,
+    /// Trigger times up to this moment belong to changes that other programs have already seen.
+    started: TriggerTime,
+    entries: BTreeMap<ServiceName, Entry<A>>,
+    slices: BTreeMap<SliceName, SliceRecord<A>>,
+    claims: Claims<A>,
+    programmed: BTreeMap<ServiceName, Arc<ServiceState<A>>>,
+    dirty: BTreeSet<ServiceName>,
+    full: bool,
+    triggers: Vec<Trigger>,
+    received: Watermark,
+    committed: Watermark,
+    totals: Totals,
+}
+
+#[derive(Debug)]
+struct Entry<A> {
+    service: Option<Arc<Service<A>>>,
+    slices: Vec<SliceName>,
+}
+
+impl<A> Default for Entry<A> {
+    fn default() -> Self {
+        Self {
+            service: None,
+            slices: Vec::new(),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct SliceRecord<A> {
+    slice: Slice<A>,
+    revision: Option<Revision>,
+    trigger: Option<TriggerTime>,
+}
+
+/// How much of the kernel's state a batch replaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Only what the batch names.
+    Partial,
+    /// Everything: what the batch does not name must go.
+    Full,
+}
+
+/// One Service whose kernel state is to change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change<A> {
+    /// The Service.
+    pub name: ServiceName,
+    /// What the kernel has; meaningless in a full batch.
+    pub before: Option<Arc<ServiceState<A>>>,
+    /// What it should have.
+    pub after: Option<Arc<ServiceState<A>>>,
+}
+
+/// Changes on their way to the kernel. Give it back through `commit` or `abort`.
+#[derive(Debug)]
+#[must_use = "a batch that is neither committed nor aborted loses its changes"]
+pub struct Batch<A> {
+    /// How much is replaced.
+    pub scope: Scope,
+    /// The changes, ordered by name. A full batch names every Service.
+    pub changes: Vec<Change<A>>,
+    /// The totals once the batch is in the kernel.
+    pub totals: Totals,
+    checked: BTreeSet<ServiceName>,
+    triggers: Vec<Trigger>,
+    watermark: Watermark,
+}
+
+impl<A> Batch<A> {
+    /// Whether there is nothing to write. Such a batch is still committed, for its watermark and times.
+    pub fn is_empty(&self) -> bool {
+        self.scope == Scope::Partial && self.changes.is_empty()
+    }
+}
+
+/// Up to which resource version all changes are known; one number for each watched resource, because
+/// a quiet resource would otherwise hold back the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Watermark {
+    /// All Service changes up to this version.
+    pub services: Option<Revision>,
+    /// All EndpointSlice changes up to this version.
+    pub slices: Option<Revision>,
+}
+
+/// What may be told once a batch is in the kernel.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// One sample for each slice update that is now in effect.
+    pub triggers: Vec<Trigger>,
+    /// Everything up to here is in the kernel.
+    pub watermark: Watermark,
+    /// Sums over the programmed state.
+    pub totals: Totals,
+}
+
+/// Sums over the programmed state, kept up to date change by change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Services.
+    pub services: u64,
+    /// Service ports.
+    pub ports: u64,
+    /// Endpoints of all those ports, whatever their health.
+    pub endpoints: u64,
+    /// Ports whose internal traffic is dropped for lack of a local endpoint.
+    pub dropping_internal: u64,
+    /// Ports whose external traffic is dropped for lack of a local endpoint.
+    pub dropping_external: u64,
+}
+
+impl Totals {
+    fn count<A: Address>(&mut self, state: &ServiceState<A>, step: impl Fn(&mut u64, u64)) {
+        step(&mut self.services, 1);
+        step(&mut self.ports, state.ports.len() as u64);
+        step(&mut self.endpoints, u64::from(state.endpoints));
+        let count = |drops: fn(&crate::PortView<'_, A>) -> bool| state.ports().filter(drops).count() as u64;
+        step(&mut self.dropping_internal, count(|port| port.drops_internal()));
+        step(&mut self.dropping_external, count(|port| port.drops_external()));
+    }
+
+    fn replace<A: Address>(&mut self, before: Option<&ServiceState<A>>, after: Option<&ServiceState<A>>) {
+        if let Some(before) = before {
+            self.count(before, |sum, by| *sum -= by);
+        }
+        if let Some(after) = after {
+            self.count(after, |sum, by| *sum += by);
+        }
+    }
+}
+
+impl<A: Address> Index<A> {
+    /// An empty index. The first batch is full: the kernel may hold leftovers.
+    pub fn new(node: NodeName, external_ips: ExternalIps, started: TriggerTime) -> Self {
+        Self {
+            viewpoint: Viewpoint { node, zone: None },
+            external_ips,
+            started,
+            entries: BTreeMap::new(),
+            slices: BTreeMap::new(),
+            claims: Claims::default(),
+            programmed: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            full: true,
+            triggers: Vec::new(),
+            received: Watermark::default(),
+            committed: Watermark::default(),
+            totals: Totals::default(),
+        }
+    }
+
+    /// Folds an added or changed Service, or with `None` one that is gone or no longer concerns us.
+    pub fn fold_service(
+        &mut self,
+        name: &ServiceName,
+        service: Option<Service<A>>,
+        revision: Option<Revision>,
+    ) {
+        self.received.services = self.received.services.max(revision);
+        let entry = self.entries.entry(name.clone()).or_default();
+        if entry.service.as_deref() == service.as_ref() {
+            self.forget_if_empty(name);
+            return;
+        }
+        let service = service.map(Arc::new);
+        let before = std::mem::replace(&mut entry.service, service.clone());
+        self.dirty
+            .extend(self.claims.replace(before.as_deref(), service.as_deref()));
+        self.dirty.insert(name.clone());
+        self.forget_if_empty(name);
+    }
+
+    /// Folds an added or changed slice and its trigger time. An unchanged one gives no sample.
+    pub fn fold_slice(&mut self, slice: Slice<A>, revision: Option<Revision>, trigger: Option<TriggerTime>) {
+        self.received.slices = self.received.slices.max(revision);
+        let known = self.slices.get(&slice.name);
+        let same_content = known.is_some_and(|known| known.slice == slice);
+        let same_object = same_content && known.is_some_and(|known| known.revision == revision);
+        if same_object {
+            return;
+        }
+        // An update that keeps the annotation was not made by what the annotation speaks of.
+        let fresh =
+            trigger.filter(|at| *at > self.started && known.and_then(|known| known.trigger) != Some(*at));
+        if let Some(at) = fresh {
+            self.triggers.push(Trigger {
+                slice: slice.name.clone(),
+                service: slice.service.clone(),
+                at,
+            });
+        }
+        let moved_from = known
+            .map(|known| &known.slice.service)
+            .filter(|service| **service != slice.service);
+        if let Some(old) = moved_from.cloned() {
+            self.detach(&slice.name, &old);
+        }
+        if !same_content {
+            self.dirty.insert(slice.service.clone());
+        }
+        let entry = self.entries.entry(slice.service.clone()).or_default();
+        if !entry.slices.contains(&slice.name) {
+            entry.slices.push(slice.name.clone());
+        }
+        self.slices.insert(
+            slice.name.clone(),
+            SliceRecord {
+                slice,
+                revision,
+                trigger,
+            },
+        );
+    }
+
+    /// Folds the deletion of a slice, which also discards the trigger times it still had to report.
+    pub fn remove_slice(&mut self, name: &SliceName, revision: Option<Revision>) {
+        self.received.slices = self.received.slices.max(revision);
+        if let Some(gone) = self.slices.remove(name) {
+            self.triggers.retain(|trigger| trigger.slice != *name);
+            self.detach(name, &gone.slice.service);
+        }
+    }
+
+    /// Notes that everything up to these versions has been folded (a bookmark or a finished list).
+    pub fn advance(&mut self, seen: Watermark) {
+        self.received.services = self.received.services.max(seen.services);
+        self.received.slices = self.received.slices.max(seen.slices);
+    }
+
+    /// Drops every Service and slice a fresh list no longer contains.
+    pub fn retain(&mut self, services: &dyn Fn(&ServiceName) -> bool, slices: &dyn Fn(&SliceName) -> bool) {
+        let gone: Vec<ServiceName> = self
+            .entries
+            .keys()
+            .filter(|name| !services(name))
+            .cloned()
+            .collect();
+        for name in gone {
+            self.fold_service(&name, None, None);
+        }
+        let gone: Vec<SliceName> = self.slices.keys().filter(|name| !slices(name)).cloned().collect();
+        for name in gone {
+            self.remove_slice(&name, None);
+        }
+    }
+
+    /// Notes the node's zone; a different one asks for a full batch.
+    pub fn set_zone(&mut self, zone: Option<Zone>) {
+        let zone = zone.filter(|zone| !zone.as_str().is_empty());
+        if self.viewpoint.zone != zone {
+            self.viewpoint.zone = zone;
+            self.full = true;
+        }
+    }
+
+    /// Makes the next batch a full one: the kernel lost our rules, or it is time for a check.
+    pub fn force_full(&mut self) {
+        self.full = true;
+    }
+
+    /// Whether a batch would have something to say.
+    pub fn has_changes(&self) -> bool {
+        self.full || !self.dirty.is_empty() || !self.triggers.is_empty() || self.received != self.committed
+    }
+
+    /// Takes out everything that has to reach the kernel.
+    pub fn checkout(&mut self) -> Batch<A> {
+        let scope = if std::mem::take(&mut self.full) {
+            Scope::Full
+        } else {
+            Scope::Partial
+        };
+        let mut checked = std::mem::take(&mut self.dirty);
+        if scope == Scope::Full {
+            checked.extend(self.entries.keys().cloned());
+            checked.extend(self.programmed.keys().cloned());
+        }
+        let mut totals = self.totals;
+        let mut changes = Vec::new();
+        for name in &checked {
+            let before = self.programmed.get(name).cloned();
+            let after = self.resolve(name, before.as_ref());
+            if before.is_none() && after.is_none() {
+                continue;
+            }
+            if before == after && scope == Scope::Partial {
+                continue;
+            }
+            totals.replace(before.as_deref(), after.as_deref());
+            changes.push(Change {
+                name: name.clone(),
+                before,
+                after,
+            });
+        }
+        let triggers = std::mem::take(&mut self.triggers);
+        Batch {
+            scope,
+            changes,
+            totals,
+            checked,
+            triggers,
+            watermark: self.received,
+        }
+    }
+
+    /// Records that the kernel has the batch.
+    pub fn commit(&mut self, batch: Batch<A>) -> Committed {
+        for change in batch.changes {
+            match change.after {
+                Some(after) => self.programmed.insert(change.name, after),
+                None => self.programmed.remove(&change.name),
+            };
+        }
+        self.totals = batch.totals;
+        self.committed = batch.watermark;
+        Committed {
+            triggers: batch.triggers,
+            watermark: self.committed,
+            totals: self.totals,
+        }
+    }
+
+    /// Takes back a batch that did not reach the kernel, or perhaps only in part.
+    pub fn abort(&mut self, batch: Batch<A>, recovery: Recovery) {
+        self.full |= batch.scope == Scope::Full || recovery == Recovery::FullResync;
+        self.dirty.extend(batch.checked);
+        // A slice deleted meanwhile has lost its claim to be measured.
+        let alive = batch
+            .triggers
+            .into_iter()
+            .filter(|trigger| self.slices.contains_key(&trigger.slice));
+        let newer = std::mem::take(&mut self.triggers);
+        self.triggers = alive.chain(newer).collect();
+    }
+
+    /// The state the kernel is known to hold, by name.
+    pub fn programmed(&self) -> impl Iterator<Item = (&ServiceName, &Arc<ServiceState<A>>)> {
+        self.programmed.iter()
+    }
+
+    /// The state the kernel should hold now, freshly resolved.
+    pub fn desired(&self) -> impl Iterator<Item = Arc<ServiceState<A>>> + '_ {
+        self.entries
+            .keys()
+            .filter_map(|name| self.resolve(name, self.programmed.get(name)))
+    }
+
+    /// The desired state of one Service.
+    pub fn desired_service(&self, name: &ServiceName) -> Option<Arc<ServiceState<A>>> {
+        self.resolve(name, None)
+    }
+
+    /// All endpoints of a Service port, used or not.
+    pub fn endpoints(&self, name: &ServicePortName) -> Vec<Endpoint<A>> {
+        let Some(entry) = self.entries.get(&name.service) else {
+            return Vec::new();
+        };
+        let Some(service) = &entry.service else {
+            return Vec::new();
+        };
+        let port = service
+            .ports
+            .iter()
+            .find(|port| port.name == name.port && port.protocol == name.protocol);
+        port.map(|port| merge(port, self.slices_of(entry)))
+            .unwrap_or_default()
+    }
+
+    /// Where this node looks from.
+    pub fn viewpoint(&self) -> &Viewpoint {
+        &self.viewpoint
+    }
+
+    /// The destinations and their owners.
+    pub fn claims(&self) -> &Claims<A> {
+        &self.claims
+    }
+
+    /// Everything up to here is in the kernel.
+    pub fn watermark(&self) -> Watermark {
+        self.committed
+    }
+
+    /// Sums over the programmed state.
+    pub fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// How many Services wait for the next batch, and how many samples.
+    pub fn pending(&self) -> (usize, usize) {
+        (self.dirty.len(), self.triggers.len())
+    }
+
+    fn slices_of<'a>(&'a self, entry: &'a Entry<A>) -> impl Iterator<Item = &'a Slice<A>> + Clone {
+        entry
+            .slices
+            .iter()
+            .filter_map(|name| self.slices.get(name))
+            .map(|record| &record.slice)
+    }
+
+    /// The desired state, sharing the known one's memory if they are equal.
+    fn resolve(
+        &self,
+        name: &ServiceName,
+        known: Option<&Arc<ServiceState<A>>>,
+    ) -> Option<Arc<ServiceState<A>>> {
+        let entry = self.entries.get(name)?;
+        let service = entry.service.as_ref()?;
+        let slices = self.slices_of(entry);
+        let state = ServiceState::resolve(service, slices, &self.claims, &self.viewpoint, self.external_ips);
+        Some(match known {
+            Some(known) if **known == state => Arc::clone(known),
+            _ => Arc::new(state),
+        })
+    }
+
+    fn detach(&mut self, slice: &SliceName, service: &ServiceName) {
+        if let Some(entry) = self.entries.get_mut(service) {
+            entry.slices.retain(|name| name != slice);
+        }
+        self.dirty.insert(service.clone());
+        self.forget_if_empty(service);
+    }
+
+    fn forget_if_empty(&mut self, name: &ServiceName) {
+        if self
+            .entries
+            .get(name)
+            .is_some_and(|entry| entry.service.is_none() && entry.slices.is_empty())
+        {
+            self.entries.remove(name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
