@@ -34,3 +34,29 @@ pub struct Batch {
     /// Everything up to and including this revision has been delivered.
     pub complete_to: Revision,
 }
+
+impl Event {
+    /// The revision of the change.
+    pub fn revision(&self) -> Revision {
+        match self {
+            Event::Put { entry, .. } => entry.revision,
+            Event::Delete { revision, .. } => *revision,
+        }
+    }
+
+    /// The key that changed.
+    pub fn key(&self) -> &Arc<str> {
+        match self {
+            Event::Put { entry, .. } => &entry.key,
+            Event::Delete { key, .. } => key,
+        }
+    }
+
+    /// How many bytes of values the event carries, the old and the new.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Event::Put { entry, previous } => entry.value.len() + previous.as_ref().map_or(0, Bytes::len),
+            Event::Delete { previous, .. } => previous.len(),
+        }
+    }
+}

@@ -11,6 +11,7 @@
 //!   order, all events of one revision together, or ends with [`StoreError::Compacted`].
 //! - A range at revision R shows exactly the state after R, or fails with [`StoreError::Compacted`].
 
+pub mod embedded;
 mod entry;
 mod error;
 mod event;
