@@ -1,0 +1,201 @@
+//! Which endpoints should a Service have, in one address family, grouped by their ports?
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use crate::node::Nodes;
+use crate::plan::Settings;
+use crate::pod::Pod;
+use crate::service::{Service, ServicePort, TargetPort};
+use crate::slice::{AddressType, Conditions, Endpoint, EndpointPort, Hints, PodRef};
+use crate::text::Text;
+
+/// A sorted set of ports; pods with equal sets share slices.
+pub(crate) type PortSet = Box<[EndpointPort]>;
+
+/// One endpoint we want, borrowed from its pod until it has to be written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Desired<'a> {
+    pub pod: &'a Pod,
+    pub family: AddressType,
+    pub conditions: Conditions,
+    pub hostname: Option<&'a Text>,
+    pub zone: Option<&'a Text>,
+}
+
+/// The endpoints of one family, and the pods that had to be left out for want of their node.
+#[derive(Default)]
+pub(crate) struct DesiredFamily<'a> {
+    pub groups: BTreeMap<PortSet, Vec<Desired<'a>>>,
+    pub skipped: Vec<Text>,
+}
+
+/// Selects the pods that are endpoints, and says what each endpoint shows.
+pub(crate) fn select<'a>(
+    service: &Service,
+    pods: &[&'a Pod],
+    nodes: &'a Nodes,
+    family: AddressType,
+    settings: &Settings,
+) -> DesiredFamily<'a> {
+    let mut desired = DesiredFamily::default();
+    // Numeric target ports give every pod the same set, so it is resolved once.
+    let fixed = service
+        .ports
+        .iter()
+        .all(|port| matches!(port.target, TargetPort::Number(_)));
+    let mut fixed_group = Vec::new();
+    for pod in pods {
+        if !belongs(pod, service, family, settings) {
+            continue;
+        }
+        let node = pod.node_name.as_ref().and_then(|name| nodes.get(name));
+        if node.is_none() && !service.publish_not_ready {
+            desired.skipped.push(pod.name.clone());
+            continue;
+        }
+        let endpoint = Desired {
+            pod,
+            family,
+            conditions: conditions(pod, service.publish_not_ready, settings),
+            hostname: hostname(pod, service),
+            zone: node.and_then(|node| node.zone.as_ref()),
+        };
+        if fixed {
+            fixed_group.push(endpoint);
+        } else {
+            desired
+                .groups
+                .entry(ports(service, pod))
+                .or_default()
+                .push(endpoint);
+        }
+    }
+    if let Some(first) = fixed_group.first() {
+        desired.groups.insert(ports(service, first.pod), fixed_group);
+    }
+    desired
+}
+
+/// Resolves the Service's ports in one pod; what the pod does not offer is left out.
+pub(crate) fn ports(service: &Service, pod: &Pod) -> PortSet {
+    let mut ports: Vec<EndpointPort> = service
+        .ports
+        .iter()
+        .filter_map(|port| {
+            Some(EndpointPort {
+                name: port.name.clone(),
+                protocol: port.protocol,
+                port: Some(find_port(port, pod)?),
+                app_protocol: port.app_protocol.clone(),
+            })
+        })
+        .collect();
+    ports.sort();
+    ports.into()
+}
+
+/// The number behind a Service port in a pod.
+pub(crate) fn find_port(port: &ServicePort, pod: &Pod) -> Option<i32> {
+    match &port.target {
+        TargetPort::Number(number) => Some(*number),
+        TargetPort::Name(name) => pod
+            .named_ports
+            .iter()
+            .find(|candidate| candidate.name == *name && candidate.protocol == port.protocol)
+            .map(|candidate| candidate.port),
+    }
+}
+
+/// The name the pod has below the Service's domain.
+pub(crate) fn hostname<'a>(pod: &'a Pod, service: &Service) -> Option<&'a Text> {
+    pod.hostname.as_ref().filter(|_| {
+        pod.namespace == service.key.namespace && pod.subdomain.as_ref() == Some(&service.key.name)
+    })
+}
+
+fn belongs(pod: &Pod, service: &Service, family: AddressType, settings: &Settings) -> bool {
+    let terminating_allowed = settings.terminating_condition || service.publish_not_ready;
+    pod.has_endpoint()
+        && (terminating_allowed || !pod.terminating())
+        && pod.ips.iter().any(|ip| AddressType::of(*ip) == family)
+}
+
+fn conditions(pod: &Pod, publish_not_ready: bool, settings: &Settings) -> Conditions {
+    let (serving, terminating) = (pod.ready, pod.terminating());
+    Conditions {
+        ready: Some(publish_not_ready || (serving && !terminating)),
+        serving: settings.terminating_condition.then_some(serving),
+        terminating: settings.terminating_condition.then_some(terminating),
+    }
+}
+
+impl Desired<'_> {
+    /// Whether the endpoint counts for hints and for traffic.
+    pub fn ready(&self) -> bool {
+        self.conditions.ready == Some(true)
+    }
+
+    /// Whether `existing` is this endpoint, in whatever condition.
+    pub fn is(&self, existing: &Endpoint) -> bool {
+        existing
+            .target
+            .as_ref()
+            .is_some_and(|target| target.name == self.pod.name && target.namespace == self.pod.namespace)
+            && existing.hostname.as_ref() == self.hostname
+            && self.has_addresses(&existing.addresses)
+    }
+
+    /// Whether `existing`, known to be this endpoint, already shows what it should.
+    ///
+    /// Without the gate, conditions written earlier stay until something else needs a write.
+    pub fn shown_by(&self, existing: &Endpoint) -> bool {
+        let (want, have) = (self.conditions, existing.conditions);
+        let same_conditions = want.ready == have.ready
+            && (want.serving.is_none() || want.serving == have.serving)
+            && (want.terminating.is_none() || want.terminating == have.terminating);
+        same_conditions
+            && existing.node_name == self.pod.node_name
+            && existing.zone.as_ref() == self.zone
+            && existing
+                .target
+                .as_ref()
+                .is_some_and(|target| target.uid == self.pod.uid)
+    }
+
+    /// The endpoint as it is written.
+    pub fn to_endpoint(self, hints: Option<Box<Hints>>) -> Endpoint {
+        Endpoint {
+            addresses: self.addresses().into(),
+            conditions: self.conditions,
+            hostname: self.hostname.cloned(),
+            node_name: self.pod.node_name.clone(),
+            zone: self.zone.cloned(),
+            target: Some(PodRef {
+                namespace: self.pod.namespace.clone(),
+                name: self.pod.name.clone(),
+                uid: self.pod.uid.clone(),
+            }),
+            hints,
+        }
+    }
+
+    fn has_addresses(&self, existing: &[IpAddr]) -> bool {
+        if let [only] = &*self.pod.ips {
+            return existing == [*only];
+        }
+        *existing == *self.addresses()
+    }
+
+    fn addresses(&self) -> Vec<IpAddr> {
+        let mut addresses: Vec<IpAddr> = self
+            .pod
+            .ips
+            .iter()
+            .copied()
+            .filter(|ip| AddressType::of(*ip) == self.family)
+            .collect();
+        addresses.sort();
+        addresses
+    }
+}

@@ -1,0 +1,27 @@
+//! Which EndpointSlices should a Service have, and which writes get it there?
+//!
+//! Values in, values out: no clock, no network, no tasks. [`plan::plan`] decides the slices of one
+//! Service.
+
+pub mod hints;
+pub mod node;
+pub mod pack;
+pub mod plan;
+pub mod pod;
+pub mod service;
+pub mod slice;
+pub mod text;
+pub mod time;
+pub mod topology;
+pub mod write;
+
+mod desired;
+
+pub use node::{Node, Nodes};
+pub use plan::{Inputs, Settings, SlicePlan, plan};
+pub use pod::Pod;
+pub use service::{Service, ServiceKey};
+pub use slice::{AddressType, EndpointSlice};
+pub use text::{Interner, Labels, Text};
+pub use time::Moment;
+pub use topology::ZoneCapacity;
