@@ -10,11 +10,14 @@
 //! - No rule panics on a value that passed [`schema`] checking, whatever it contains.
 
 pub mod decode;
+pub mod discovery;
+pub mod document;
 pub mod field_error;
 pub mod gates;
 pub mod kind;
 pub mod meta;
 pub mod net;
+pub mod openapi;
 pub mod patch;
 pub mod schema;
 pub mod selector;

@@ -1,0 +1,463 @@
+//! What does this server serve, in the words of the discovery API?
+//!
+//! Two forms: the legacy one (`APIGroupList`, `APIResourceList`) and the aggregated one
+//! (`APIGroupDiscoveryList`), both made from [`KINDS`] and [`REVIEWS`]. The core group is always
+//! first, so that clients resolve `nodes` to the core Node.
+
+use crate::document::Document;
+use crate::kind::{KINDS, Kind, Scope, Subresource};
+use serde_json::{Value, json};
+use std::sync::OnceLock;
+
+/// The media type parameters that ask for, and come back with, the aggregated form.
+pub const AGGREGATED_PARAMETERS: &str = "g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+/// A kind that can only be created and is never stored: a question and its answer.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Review {
+    /// API group.
+    pub group: &'static str,
+    /// API version within the group.
+    pub version: &'static str,
+    /// The `kind` field.
+    pub kind: &'static str,
+    /// The resource name in URLs.
+    pub plural: &'static str,
+    /// The resource name for one object.
+    pub singular: &'static str,
+    /// Namespaced or cluster-wide.
+    pub scope: Scope,
+}
+
+const AUTHENTICATION: &str = "authentication.k8s.io";
+const AUTHORIZATION: &str = "authorization.k8s.io";
+
+/// Every review that is served.
+pub static REVIEWS: &[Review] = &[
+    review(
+        AUTHENTICATION,
+        "SelfSubjectReview",
+        "selfsubjectreviews",
+        "selfsubjectreview",
+    ),
+    Review {
+        scope: Scope::Namespaced,
+        ..review(
+            AUTHORIZATION,
+            "LocalSubjectAccessReview",
+            "localsubjectaccessreviews",
+            "localsubjectaccessreview",
+        )
+    },
+    review(
+        AUTHORIZATION,
+        "SelfSubjectAccessReview",
+        "selfsubjectaccessreviews",
+        "selfsubjectaccessreview",
+    ),
+    review(
+        AUTHORIZATION,
+        "SelfSubjectRulesReview",
+        "selfsubjectrulesreviews",
+        "selfsubjectrulesreview",
+    ),
+    review(
+        AUTHORIZATION,
+        "SubjectAccessReview",
+        "subjectaccessreviews",
+        "subjectaccessreview",
+    ),
+];
+
+const fn review(
+    group: &'static str,
+    kind: &'static str,
+    plural: &'static str,
+    singular: &'static str,
+) -> Review {
+    Review {
+        group,
+        version: "v1",
+        kind,
+        plural,
+        singular,
+        scope: Scope::Cluster,
+    }
+}
+
+impl Review {
+    /// Finds a review by its place in a URL.
+    pub fn by_resource(group: &str, version: &str, plural: &str) -> Option<&'static Review> {
+        REVIEWS
+            .iter()
+            .find(|review| review.group == group && review.version == version && review.plural == plural)
+    }
+}
+
+/// The verbs that `kind` answers to.
+pub fn verbs(kind: &Kind) -> &'static [&'static str] {
+    match (kind.group, kind.kind) {
+        // Deleting all namespaces at once is not offered upstream either.
+        ("", "Namespace") => &["create", "delete", "get", "list", "patch", "update", "watch"],
+        _ => &[
+            "create",
+            "delete",
+            "deletecollection",
+            "get",
+            "list",
+            "patch",
+            "update",
+            "watch",
+        ],
+    }
+}
+
+/// The verbs that a subresource answers to.
+pub fn subresource_verbs(subresource: Subresource) -> &'static [&'static str] {
+    match subresource {
+        Subresource::Status | Subresource::Scale => &["get", "patch", "update"],
+        Subresource::Binding | Subresource::Eviction => &["create"],
+        Subresource::Finalize => &["update"],
+        Subresource::Log => &["get"],
+    }
+}
+
+/// Group, version and kind of the bodies of a subresource.
+pub fn subresource_kind(kind: &Kind, subresource: Subresource) -> (&'static str, &'static str, &'static str) {
+    match subresource {
+        Subresource::Scale => ("autoscaling", "v1", "Scale"),
+        Subresource::Eviction => ("policy", "v1", "Eviction"),
+        Subresource::Binding => ("", "v1", "Binding"),
+        Subresource::Status | Subresource::Finalize | Subresource::Log => {
+            (kind.group, kind.version, kind.kind)
+        }
+    }
+}
+
+/// Every served group and version once, core first, custom kinds last.
+pub fn group_versions() -> Vec<(&'static str, &'static str)> {
+    let builtin = KINDS.iter().filter(|kind| !kind.custom);
+    let custom = KINDS.iter().filter(|kind| kind.custom);
+    let mut found: Vec<(&str, &str)> = Vec::new();
+    let all = builtin
+        .map(|kind| (kind.group, kind.version))
+        .chain(REVIEWS.iter().map(|review| (review.group, review.version)))
+        .chain(custom.map(|kind| (kind.group, kind.version)));
+    for pair in all {
+        if !found.contains(&pair) {
+            found.push(pair);
+        }
+    }
+    // A stable sort: the order within each half stays.
+    found.sort_by_key(|(group, _)| !group.is_empty());
+    found
+}
+
+/// `APIVersions`, for `/api`.
+pub fn api_versions() -> Value {
+    json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})
+}
+
+/// `APIGroupList`, for `/apis`.
+pub fn group_list() -> Value {
+    let groups: Vec<Value> = groups().into_iter().filter_map(group_entry).collect();
+    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
+}
+
+/// `APIGroup`, for `/apis/<group>`.
+pub fn group(name: &str) -> Option<Value> {
+    let mut entry = group_entry(name)?;
+    entry["kind"] = json!("APIGroup");
+    entry["apiVersion"] = json!("v1");
+    Some(entry)
+}
+
+/// `APIResourceList`, for `/api/v1` and `/apis/<group>/<version>`.
+pub fn resource_list(group: &str, version: &str) -> Option<Value> {
+    let mut resources = Vec::new();
+    for kind in kinds_of(group, version) {
+        resources.push(resource_entry(kind));
+        resources.extend(kind.subresources.iter().map(|sub| subresource_entry(kind, *sub)));
+    }
+    for review in reviews_of(group, version) {
+        resources.push(json!({
+            "name": review.plural,
+            "singularName": review.singular,
+            "namespaced": review.scope == Scope::Namespaced,
+            "kind": review.kind,
+            "verbs": ["create"],
+        }));
+    }
+    if resources.is_empty() {
+        return None;
+    }
+    Some(json!({
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": group_version(group, version),
+        "resources": resources,
+    }))
+}
+
+/// `APIGroupDiscoveryList` for `/api`: the core group.
+pub fn aggregated_core() -> &'static Document {
+    static DOCUMENT: OnceLock<Document> = OnceLock::new();
+    DOCUMENT.get_or_init(|| aggregated(&[""]))
+}
+
+/// `APIGroupDiscoveryList` for `/apis`: all groups but core.
+pub fn aggregated_groups() -> &'static Document {
+    static DOCUMENT: OnceLock<Document> = OnceLock::new();
+    DOCUMENT.get_or_init(|| aggregated(&groups()))
+}
+
+/// `v1`, `apps/v1`.
+pub fn group_version(group: &str, version: &str) -> String {
+    if group.is_empty() {
+        version.to_owned()
+    } else {
+        format!("{group}/{version}")
+    }
+}
+
+/// The kinds of one group and version.
+pub fn kinds_of(group: &str, version: &str) -> impl Iterator<Item = &'static Kind> {
+    KINDS
+        .iter()
+        .filter(move |kind| kind.group == group && kind.version == version)
+}
+
+/// The reviews of one group and version.
+pub fn reviews_of(group: &str, version: &str) -> impl Iterator<Item = &'static Review> {
+    REVIEWS
+        .iter()
+        .filter(move |review| review.group == group && review.version == version)
+}
+
+/// The named groups, without core.
+fn groups() -> Vec<&'static str> {
+    let mut groups: Vec<&str> = group_versions().into_iter().map(|(group, _)| group).collect();
+    groups.retain(|group| !group.is_empty());
+    groups.dedup();
+    groups
+}
+
+fn group_entry(name: &str) -> Option<Value> {
+    let versions: Vec<Value> = group_versions()
+        .into_iter()
+        .filter(|(group, _)| *group == name && !name.is_empty())
+        .map(|(group, version)| json!({"groupVersion": group_version(group, version), "version": version}))
+        .collect();
+    let preferred = versions.first()?.clone();
+    Some(json!({"name": name, "versions": versions, "preferredVersion": preferred}))
+}
+
+fn resource_entry(kind: &Kind) -> Value {
+    let mut entry = json!({
+        "name": kind.plural,
+        "singularName": kind.singular,
+        "namespaced": kind.namespaced(),
+        "kind": kind.kind,
+        "verbs": verbs(kind),
+    });
+    add_aliases(&mut entry, kind);
+    entry
+}
+
+fn subresource_entry(kind: &Kind, subresource: Subresource) -> Value {
+    let (group, version, name) = subresource_kind(kind, subresource);
+    let mut entry = json!({
+        "name": format!("{}/{}", kind.plural, subresource.name()),
+        "singularName": "",
+        "namespaced": kind.namespaced(),
+        "kind": name,
+        "verbs": subresource_verbs(subresource),
+    });
+    if (group, version) != (kind.group, kind.version) {
+        entry["group"] = json!(group);
+        entry["version"] = json!(version);
+    }
+    entry
+}
+
+fn add_aliases(entry: &mut Value, kind: &Kind) {
+    if !kind.short_names.is_empty() {
+        entry["shortNames"] = json!(kind.short_names);
+    }
+    if !kind.categories.is_empty() {
+        entry["categories"] = json!(kind.categories);
+    }
+}
+
+fn aggregated(groups: &[&str]) -> Document {
+    let items: Vec<Value> = groups.iter().map(|group| aggregated_group(group)).collect();
+    Document::new(&json!({
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": "apidiscovery.k8s.io/v2",
+        "metadata": {},
+        "items": items,
+    }))
+}
+
+fn aggregated_group(name: &str) -> Value {
+    let versions: Vec<Value> = group_versions()
+        .into_iter()
+        .filter(|(group, _)| *group == name)
+        .map(|(group, version)| {
+            let kinds = kinds_of(group, version).map(aggregated_resource);
+            let reviews = reviews_of(group, version).map(aggregated_review);
+            let resources: Vec<Value> = kinds.chain(reviews).collect();
+            json!({"version": version, "resources": resources, "freshness": "Current"})
+        })
+        .collect();
+    let metadata = if name.is_empty() {
+        json!({"creationTimestamp": null})
+    } else {
+        json!({"name": name, "creationTimestamp": null})
+    };
+    json!({"metadata": metadata, "versions": versions})
+}
+
+fn aggregated_resource(kind: &'static Kind) -> Value {
+    let mut entry = json!({
+        "resource": kind.plural,
+        "responseKind": response_kind((kind.group, kind.version, kind.kind)),
+        "scope": scope(kind.scope),
+        "singularResource": kind.singular,
+        "verbs": verbs(kind),
+    });
+    add_aliases(&mut entry, kind);
+    let subresources: Vec<Value> = kind
+        .subresources
+        .iter()
+        .map(|subresource| {
+            json!({
+                "subresource": subresource.name(),
+                "responseKind": response_kind(subresource_kind(kind, *subresource)),
+                "verbs": subresource_verbs(*subresource),
+            })
+        })
+        .collect();
+    if !subresources.is_empty() {
+        entry["subresources"] = Value::Array(subresources);
+    }
+    entry
+}
+
+fn aggregated_review(review: &'static Review) -> Value {
+    json!({
+        "resource": review.plural,
+        "responseKind": response_kind((review.group, review.version, review.kind)),
+        "scope": scope(review.scope),
+        "singularResource": review.singular,
+        "verbs": ["create"],
+    })
+}
+
+fn response_kind((group, version, kind): (&str, &str, &str)) -> Value {
+    json!({"group": group, "version": version, "kind": kind})
+}
+
+fn scope(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Namespaced => "Namespaced",
+        Scope::Cluster => "Cluster",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema;
+
+    #[test]
+    fn groups_come_once_and_custom_ones_last() {
+        let list = group_list();
+        let names: Vec<&str> = list["groups"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|group| group["name"].as_str().unwrap())
+            .collect();
+        assert_eq!(names.first(), Some(&"apps"));
+        assert_eq!(names.last(), Some(&"config.openshift.io"));
+        assert!(names.contains(&"authorization.k8s.io"));
+        let unique: std::collections::BTreeSet<&&str> = names.iter().collect();
+        assert_eq!(unique.len(), names.len());
+        assert_eq!(group_versions()[0], ("", "v1"));
+    }
+
+    #[test]
+    fn the_legacy_form_lists_subresources_with_the_kind_they_answer_with() {
+        let apps = resource_list("apps", "v1").unwrap();
+        let entry = |name: &str| {
+            let resources = apps["resources"].as_array().unwrap();
+            resources
+                .iter()
+                .find(|entry| entry["name"] == name)
+                .unwrap()
+                .clone()
+        };
+        assert_eq!(entry("deployments")["shortNames"], json!(["deploy"]));
+        assert_eq!(
+            entry("deployments/scale"),
+            json!({"name": "deployments/scale", "singularName": "", "namespaced": true, "group": "autoscaling",
+                   "version": "v1", "kind": "Scale", "verbs": ["get", "patch", "update"]})
+        );
+        assert_eq!(resource_list("apps", "v2"), None);
+        assert_eq!(group("nothing"), None);
+        assert_eq!(
+            group("apps").unwrap()["preferredVersion"],
+            json!({"groupVersion": "apps/v1", "version": "v1"})
+        );
+    }
+
+    #[test]
+    fn both_forms_name_the_same_resources() {
+        for (group, version) in group_versions() {
+            let legacy = resource_list(group, version).unwrap();
+            let mut legacy: Vec<String> = legacy["resources"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|entry| format!("{} {}", entry["name"].as_str().unwrap(), entry["verbs"]))
+                .collect();
+            let document = if group.is_empty() {
+                aggregated_core()
+            } else {
+                aggregated_groups()
+            };
+            let document: Value = serde_json::from_slice(&document.body).unwrap();
+            let mut aggregated = Vec::new();
+            for item in document["items"].as_array().unwrap() {
+                if item["metadata"]["name"].as_str().unwrap_or("") != group {
+                    continue;
+                }
+                for entry in item["versions"][0]["resources"].as_array().unwrap() {
+                    let resource = entry["resource"].as_str().unwrap();
+                    aggregated.push(format!("{resource} {}", entry["verbs"]));
+                    for sub in entry["subresources"].as_array().into_iter().flatten() {
+                        let name = sub["subresource"].as_str().unwrap();
+                        aggregated.push(format!("{resource}/{name} {}", sub["verbs"]));
+                    }
+                }
+            }
+            legacy.sort();
+            aggregated.sort();
+            assert_eq!(legacy, aggregated);
+        }
+    }
+
+    #[test]
+    fn every_body_that_discovery_names_has_a_schema() {
+        for review in REVIEWS {
+            assert!(schema::named(review.group, review.version, review.kind).is_some());
+        }
+        for kind in KINDS {
+            for subresource in kind.subresources {
+                let (group, version, name) = subresource_kind(kind, *subresource);
+                assert!(schema::named(group, version, name).is_some(), "{name}");
+            }
+        }
+    }
+}
