@@ -64,12 +64,12 @@ impl Subresource {
     /// The last path element.
     pub fn name(self) -> &'static str {
         match self {
-            Subresource::Status => "status",
-            Subresource::Scale => "scale",
-            Subresource::Binding => "binding",
-            Subresource::Eviction => "eviction",
-            Subresource::Finalize => "finalize",
-            Subresource::Log => "log",
+            Status => "status",
+            Scale => "scale",
+            Binding => "binding",
+            Eviction => "eviction",
+            Finalize => "finalize",
+            Log => "log",
         }
     }
 }
@@ -95,7 +95,7 @@ impl Kind {
 
     /// Whether objects of this kind live in a namespace.
     pub fn namespaced(&self) -> bool {
-        self.scope == Scope::Namespaced
+        self.scope == Namespaced
     }
 
     /// The group under which the store keeps objects of this kind.
