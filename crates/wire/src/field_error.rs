@@ -17,6 +17,8 @@ pub enum Fault {
     NotSupported,
     /// The value collides with another one.
     Duplicate,
+    /// The value names something that is not there.
+    NotFound,
     /// The field must not be set here.
     Forbidden,
     /// Too many bytes.
@@ -35,6 +37,7 @@ impl Fault {
             Fault::Invalid => "FieldValueInvalid",
             Fault::NotSupported => "FieldValueNotSupported",
             Fault::Duplicate => "FieldValueDuplicate",
+            Fault::NotFound => "FieldValueNotFound",
             Fault::Forbidden => "FieldValueForbidden",
             Fault::TooLong => "FieldValueTooLong",
             Fault::TooMany => "FieldValueTooMany",
@@ -102,6 +105,16 @@ impl FieldError {
         }
     }
 
+    /// The value names something that is not there.
+    pub fn not_found(field: impl Into<String>, value: impl Into<Value>) -> Self {
+        Self {
+            fault: Fault::NotFound,
+            field: field.into(),
+            value: Some(value.into()),
+            detail: String::new(),
+        }
+    }
+
     /// The field must not be set here.
     pub fn forbidden(field: impl Into<String>, detail: impl Into<String>) -> Self {
         Self {
@@ -141,6 +154,7 @@ impl FieldError {
             Fault::Invalid => "Invalid value",
             Fault::NotSupported => "Unsupported value",
             Fault::Duplicate => "Duplicate value",
+            Fault::NotFound => "Not found",
             Fault::Forbidden => "Forbidden",
             Fault::TooLong => "Too long",
             Fault::TooMany => "Too many",

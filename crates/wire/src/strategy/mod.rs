@@ -3,6 +3,16 @@
 //! The server runs, for every write: decode and schema check, [`Strategy::default`], admission,
 //! [`Strategy::prepare_create`] or [`Strategy::prepare_update`], then validation. All of it is pure.
 
+mod deployment;
+pub mod equality;
+#[cfg(test)]
+mod mangled;
+pub mod pod;
+mod pod_template;
+mod replica_set;
+#[cfg(test)]
+mod workload_tests;
+
 use crate::field_error::FieldErrors;
 use crate::gates::FeatureGates;
 use crate::kind::Kind;
@@ -133,6 +143,9 @@ impl Strategy for Plain {}
 /// The strategy of `kind`.
 pub fn of(kind: &Kind) -> &'static dyn Strategy {
     match (kind.group, kind.kind) {
+        ("", "Pod") => &pod::Pod,
+        ("apps", "Deployment") => &deployment::Deployment,
+        ("apps", "ReplicaSet") => &replica_set::ReplicaSet,
         _ => &Plain,
     }
 }

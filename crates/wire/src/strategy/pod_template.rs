@@ -1,0 +1,151 @@
+//! What are the rules for a pod template and the selector that must find its pods?
+//!
+//! Shared by ReplicaSet and Deployment, whose `spec` has `replicas`, `selector` and `template` alike.
+
+use super::Context;
+use super::pod::{defaults, drop_gated, nonnegative, validate};
+use crate::field_error::{FieldError, FieldErrors};
+use crate::meta::validate_labels;
+use crate::selector::LabelSelector;
+use crate::value::{at, at_mut, int_at, list_at, map_at, set, set_default, str_at};
+use serde_json::{Value, json};
+
+/// Fills in `spec.replicas` and the template's pod spec.
+pub fn default_workload(object: &mut Value) {
+    if at(object, &["spec"]).is_none() {
+        set(object, &["spec"], json!({}));
+    }
+    let Some(spec) = at_mut(object, &["spec"]).filter(|spec| spec.is_object()) else {
+        return;
+    };
+    set_default(spec, &["replicas"], 1);
+    for path in [["template"].as_slice(), &["template", "spec"]] {
+        if at(spec, path).is_none() {
+            set(spec, path, json!({}));
+        }
+    }
+    if let Some(pod_spec) = at_mut(spec, &["template", "spec"]) {
+        defaults::default_spec(pod_spec);
+    }
+}
+
+/// Drops fields of closed gates from the template, unless the stored template already uses them.
+pub fn drop_gated_fields(new: &mut Value, old: Option<&Value>, context: &Context<'_>) {
+    const POD_SPEC: [&str; 3] = ["spec", "template", "spec"];
+    let old = old.and_then(|old| at(old, &POD_SPEC));
+    drop_gated(at_mut(new, &POD_SPEC), old, context);
+}
+
+/// Adds what is wrong with `replicas`, `selector` and `template` in the spec of `object`.
+pub fn validate_workload(object: &Value, errors: &mut FieldErrors) {
+    let Some(spec) = at(object, &["spec"]) else {
+        errors.push(FieldError::required("spec", ""));
+        return;
+    };
+    nonnegative(spec, "replicas", "spec", errors);
+    nonnegative(spec, "minReadySeconds", "spec", errors);
+    let selector = validate_selector(spec, errors);
+    match at(spec, &["template"]) {
+        None => errors.push(FieldError::required("spec.template", "")),
+        Some(template) => validate_template(template, selector.as_ref(), errors),
+    }
+}
+
+/// The selector of the spec, if it is sound.
+fn validate_selector(spec: &Value, errors: &mut FieldErrors) -> Option<LabelSelector> {
+    const PATH: &str = "spec.selector";
+    let Some(object) = at(spec, &["selector"]) else {
+        errors.push(FieldError::required(PATH, ""));
+        return None;
+    };
+    match LabelSelector::from_object(Some(object), PATH) {
+        Err(faults) => {
+            errors.extend(faults);
+            None
+        }
+        Ok(selector) if selector.is_everything() => {
+            let detail = "empty selector is invalid for deployment";
+            errors.push(FieldError::invalid(PATH, object.clone(), detail));
+            None
+        }
+        Ok(selector) => Some(selector),
+    }
+}
+
+fn validate_template(template: &Value, selector: Option<&LabelSelector>, errors: &mut FieldErrors) {
+    const PATH: &str = "spec.template";
+    let labels = map_at(template, &["metadata", "labels"]);
+    if selector.is_some_and(|selector| !selector.matches(labels)) {
+        errors.push(FieldError::invalid(
+            format!("{PATH}.metadata.labels"),
+            labels.cloned().map_or(Value::Null, Value::Object),
+            "`selector` does not match template `labels`",
+        ));
+    }
+    errors.extend(validate_labels(
+        at(template, &["metadata", "labels"]),
+        &format!("{PATH}.labels"),
+    ));
+    let Some(spec) = at(template, &["spec"]) else {
+        errors.push(FieldError::required(format!("{PATH}.spec"), ""));
+        return;
+    };
+    validate::validate_spec(spec, false, "spec.template.spec", errors);
+    if !list_at(spec, &["ephemeralContainers"]).is_empty() {
+        errors.push(FieldError::forbidden(
+            format!("{PATH}.spec.ephemeralContainers"),
+            "ephemeral containers not allowed in pod template",
+        ));
+    }
+    let restart = str_at(spec, &["restartPolicy"]);
+    if restart != "Always" {
+        errors.push(FieldError::not_supported(
+            format!("{PATH}.spec.restartPolicy"),
+            restart,
+            &["Always"],
+        ));
+    }
+    if at(spec, &["activeDeadlineSeconds"]).is_some() {
+        errors.push(FieldError::forbidden(
+            format!("{PATH}.spec.activeDeadlineSeconds"),
+            "activeDeadlineSeconds in ReplicaSet is not Supported",
+        ));
+    }
+}
+
+/// Adds a complaint if the selector changed: pods found under the old one would be orphaned.
+pub fn validate_selector_kept(new: &Value, old: &Value, errors: &mut FieldErrors) {
+    let (new, old) = (at(new, &["spec", "selector"]), at(old, &["spec", "selector"]));
+    if !super::equality::same(new, old) {
+        let shown = new.cloned().unwrap_or_default();
+        errors.push(FieldError::invalid("spec.selector", shown, "field is immutable"));
+    }
+}
+
+/// Adds what is wrong with the counters of a status: negative, or more than there are replicas.
+pub fn validate_counts(object: &Value, counters: &[&str], errors: &mut FieldErrors) {
+    let count = |field: &str| int_at(object, &["status", field]).unwrap_or(0);
+    let status = at(object, &["status"]).unwrap_or(&Value::Null);
+    for field in ["replicas", "observedGeneration", "terminatingReplicas"]
+        .iter()
+        .chain(counters)
+    {
+        nonnegative(status, field, "status", errors);
+    }
+    for field in counters {
+        if count(field) > count("replicas") {
+            errors.push(FieldError::invalid(
+                format!("status.{field}"),
+                count(field),
+                "cannot be greater than status.replicas",
+            ));
+        }
+    }
+    if count("availableReplicas") > count("readyReplicas") {
+        errors.push(FieldError::invalid(
+            "status.availableReplicas",
+            count("availableReplicas"),
+            "cannot be greater than readyReplicas",
+        ));
+    }
+}
