@@ -11,6 +11,7 @@ pub mod conntrack;
 pub mod convert;
 pub mod health;
 pub mod index;
+pub mod packet;
 pub mod programmer;
 pub mod select;
 pub mod settings;
@@ -20,6 +21,7 @@ pub mod wire;
 
 pub use claims::{ClaimKind, Destination};
 pub use index::{Batch, Change, Committed, Index, Scope, Totals, Watermark};
+pub use packet::{Fate, Host, Packet, SeenAs};
 pub use programmer::{ProgramError, Programmer, Recovery};
 pub use select::{Reachable, Selection, Viewpoint};
 pub use settings::{InterfaceName, LocalDetector, MasqueradeMark, NodePortAddresses, Settings};

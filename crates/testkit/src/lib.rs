@@ -1,1 +1,9 @@
-//! Placeholder until the first module lands.
+//! What do tests of several crates share?
+//!
+//! - [`cluster`] says a cluster in a few lines and builds the proxy's index from it;
+//! - [`cases`] is the table of packets and fates that every backend has to pass;
+//! - [`netns`] makes network namespaces for tests with a real kernel.
+
+pub mod cases;
+pub mod cluster;
+pub mod netns;
