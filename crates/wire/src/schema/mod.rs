@@ -271,6 +271,22 @@ mod tests {
     }
 
     #[test]
+    fn every_kind_and_all_its_own_fields_are_described() {
+        for kind in KINDS {
+            let shape = of(kind);
+            assert!(!shape.description.is_empty(), "{}", shape.id);
+            for field in shape.fields() {
+                assert!(
+                    !field.description.is_empty() || field.name.starts_with("deprecated"),
+                    "{}.{}",
+                    shape.id,
+                    field.name
+                );
+            }
+        }
+    }
+
+    #[test]
     fn merge_keys_are_the_upstream_ones() {
         let cases = [
             (
