@@ -14,6 +14,8 @@
 pub mod embedded;
 mod entry;
 mod error;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 mod event;
 mod range;
 mod transaction;
