@@ -27,6 +27,7 @@ pub mod schema;
 pub mod selector;
 pub mod status;
 pub mod strategy;
+pub mod table;
 pub mod value;
 
 pub use field_error::{FieldError, FieldErrors};

@@ -6,7 +6,7 @@
 mod deployment;
 pub mod equality;
 #[cfg(test)]
-mod mangled;
+pub(crate) mod mangled;
 pub mod pod;
 mod pod_template;
 mod replica_set;

@@ -1,0 +1,80 @@
+//! How far are Deployments and ReplicaSets from what they should be?
+
+use super::{AGE, Column, NAME, age, integer, name, or, text, wide};
+use crate::selector::LabelSelector;
+use crate::value::{at, int_at, list_at, str_at};
+use jiff::Timestamp;
+use serde_json::Value;
+
+const CONTAINERS: Column = wide(text("Containers", "Names of the template's containers."));
+const IMAGES: Column = wide(text("Images", "Images of the template's containers."));
+const SELECTOR: Column = wide(text("Selector", "Labels of the pods that are counted."));
+
+pub const DEPLOYMENT: &[Column] = &[
+    NAME,
+    text("Ready", "Ready pods, of those that should be."),
+    text("Up-to-date", "Pods of the newest template."),
+    text("Available", "Pods that have been ready for long enough."),
+    AGE,
+    CONTAINERS,
+    IMAGES,
+    SELECTOR,
+];
+
+pub const REPLICA_SET: &[Column] = &[
+    NAME,
+    integer("Desired", "Pods that should be."),
+    integer("Current", "Pods that are."),
+    integer("Ready", "Pods that are ready."),
+    AGE,
+    CONTAINERS,
+    IMAGES,
+    SELECTOR,
+];
+
+pub fn deployment_cells(object: &Value, now: Timestamp) -> Vec<Value> {
+    let ready = count(object, "readyReplicas");
+    let selector = LabelSelector::from_object(at(object, &["spec", "selector"]), "");
+    let selector = selector.map_or_else(|_| "<invalid>".to_owned(), |selector| selector.to_string());
+    vec![
+        name(object),
+        format!("{ready}/{}", desired(object)).into(),
+        count(object, "updatedReplicas").into(),
+        count(object, "availableReplicas").into(),
+        age(object, now),
+        of_containers(object, "name").into(),
+        of_containers(object, "image").into(),
+        selector.into(),
+    ]
+}
+
+pub fn replica_set_cells(object: &Value, now: Timestamp) -> Vec<Value> {
+    let selector = LabelSelector::from_object(at(object, &["spec", "selector"]), "");
+    let selector = selector.map_or_else(|_| "<error>".to_owned(), |selector| selector.to_string());
+    vec![
+        name(object),
+        desired(object).into(),
+        count(object, "replicas").into(),
+        count(object, "readyReplicas").into(),
+        age(object, now),
+        of_containers(object, "name").into(),
+        of_containers(object, "image").into(),
+        or(&selector, "<none>").into(),
+    ]
+}
+
+fn desired(object: &Value) -> i64 {
+    int_at(object, &["spec", "replicas"]).unwrap_or(0)
+}
+
+fn count(object: &Value, field: &str) -> i64 {
+    int_at(object, &["status", field]).unwrap_or(0)
+}
+
+fn of_containers(object: &Value, field: &str) -> String {
+    let texts: Vec<&str> = list_at(object, &["spec", "template", "spec", "containers"])
+        .iter()
+        .map(|container| str_at(container, &[field]))
+        .collect();
+    texts.join(",")
+}
