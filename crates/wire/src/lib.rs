@@ -9,9 +9,12 @@
 //! - No clock, no randomness, no IO: `now` and random picks are arguments.
 //! - No rule panics on a value that passed [`schema`] checking, whatever it contains.
 
+pub mod admission;
+pub mod allocation;
 pub mod decode;
 pub mod discovery;
 pub mod document;
+pub mod event_views;
 pub mod field_error;
 pub mod gates;
 pub mod human_duration;
