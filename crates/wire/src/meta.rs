@@ -5,6 +5,7 @@
 
 use crate::field_error::{FieldError, FieldErrors};
 use crate::kind::Kind;
+use crate::strategy::equality::same;
 use crate::value::{at, bool_at, list_at, map_at, str_at};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -176,9 +177,15 @@ pub fn invalid_each(
     );
 }
 
-/// Adds an error if the field at `path` differs between `new` and `old`.
+/// Adds an error if the field at `path` differs between `new` and `old`. What a typed client leaves
+/// out or adds when it rewrites what it read (empty text, zero, empty objects) is no difference.
 pub fn immutable(errors: &mut FieldErrors, new: &Value, old: &Value, path: &[&str]) {
-    if at(new, path) != at(old, path) {
+    let zero = |value: &&Value| value.as_str() == Some("") || value.as_i64() == Some(0);
+    let (after, before) = (at(new, path), at(old, path));
+    if !same(
+        after.filter(|value| !zero(value)),
+        before.filter(|value| !zero(value)),
+    ) {
         let value = at(new, path).cloned().unwrap_or(Value::Null);
         errors.push(FieldError::invalid(path.join("."), value, IMMUTABLE));
     }

@@ -3,13 +3,28 @@
 //! The server runs, for every write: decode and schema check, [`Strategy::default`], admission,
 //! [`Strategy::prepare_create`] or [`Strategy::prepare_update`], then validation. All of it is pure.
 
+mod config_map;
+mod config_node;
 mod deployment;
+mod endpoint_slice;
+mod endpoints;
 pub mod equality;
+mod event;
+mod lease;
 #[cfg(test)]
 pub(crate) mod mangled;
+pub mod namespace;
+mod node;
 pub mod pod;
 mod pod_template;
+mod rbac;
 mod replica_set;
+mod service;
+mod service_account;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 #[cfg(test)]
 mod workload_tests;
 
@@ -137,15 +152,38 @@ pub trait Strategy: Sync {
     }
 }
 
+/// Replaces the top-level `field` of `new` by that of `old`, absence included.
+pub(crate) fn keep(new: &mut Value, old: &Value, field: &str) {
+    match crate::value::at(old, &[field]) {
+        Some(value) => crate::value::set(new, &[field], value.clone()),
+        None => drop(crate::value::remove(new, &[field])),
+    }
+}
+
 struct Plain;
 impl Strategy for Plain {}
 
 /// The strategy of `kind`.
 pub fn of(kind: &Kind) -> &'static dyn Strategy {
     match (kind.group, kind.kind) {
+        ("", "ConfigMap") => &config_map::ConfigMap,
+        ("", "Endpoints") => &endpoints::Endpoints,
+        ("", "Event") => &event::Event::Core,
+        ("", "Namespace") => &namespace::Namespace,
+        ("", "Node") => &node::Node,
         ("", "Pod") => &pod::Pod,
+        ("", "Service") => &service::Service,
+        ("", "ServiceAccount") => &service_account::ServiceAccount,
         ("apps", "Deployment") => &deployment::Deployment,
         ("apps", "ReplicaSet") => &replica_set::ReplicaSet,
+        ("config.openshift.io", "Node") => &config_node::ConfigNode,
+        ("coordination.k8s.io", "Lease") => &lease::Lease,
+        ("discovery.k8s.io", "EndpointSlice") => &endpoint_slice::EndpointSlice,
+        ("events.k8s.io", "Event") => &event::Event::Events,
+        ("rbac.authorization.k8s.io", "ClusterRole") => &rbac::Role::Cluster,
+        ("rbac.authorization.k8s.io", "ClusterRoleBinding") => &rbac::Binding::Cluster,
+        ("rbac.authorization.k8s.io", "Role") => &rbac::Role::Namespaced,
+        ("rbac.authorization.k8s.io", "RoleBinding") => &rbac::Binding::Namespaced,
         _ => &Plain,
     }
 }
