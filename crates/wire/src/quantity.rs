@@ -21,7 +21,7 @@ impl Quantity {
     /// Reads a quantity as the API carries it: a string or a bare number.
     pub fn from_value(value: &Value) -> Option<Self> {
         match value {
-            Value::String(text) => Self::parse(text),
+            Value::String(text) => Self::parse(text.trim()),
             Value::Number(number) => Self::parse(&number.to_string()),
             _ => None,
         }
@@ -52,18 +52,6 @@ impl Quantity {
     /// Whether the amount is a whole number of units.
     pub fn is_whole(self) -> bool {
         self.nanos % 1_000_000_000 == 0
-    }
-
-    /// The amount in plain notation: whole units, or thousandths with `m`, rounded up.
-    pub fn canonical(self) -> String {
-        if self.is_whole() {
-            return (self.nanos / 1_000_000_000).to_string();
-        }
-        let mut thousandths = self.nanos / 1_000_000;
-        if self.nanos > 0 && self.nanos % 1_000_000 != 0 {
-            thousandths += 1;
-        }
-        format!("{thousandths}m")
     }
 }
 
@@ -175,13 +163,6 @@ mod tests {
         ] {
             assert_eq!(Quantity::parse(text), None, "{text:?}");
         }
-    }
-
-    #[test]
-    fn numbers_become_the_notation_clients_expect() {
-        assert_eq!(parsed("0.5").canonical(), "500m");
-        assert_eq!(parsed("2").canonical(), "2");
-        assert_eq!(parsed("1.0005").canonical(), "1001m");
     }
 
     proptest! {

@@ -90,6 +90,21 @@ fn a_deployment_gets_the_upstream_rollout() {
 }
 
 #[test]
+fn stored_workloads_have_only_fields_that_the_schema_knows() {
+    for (name, strategy) in [
+        ("Deployment", &Deployment as &dyn Strategy),
+        ("ReplicaSet", &ReplicaSet),
+    ] {
+        let object = stored(strategy);
+        let mut checked = object.clone();
+        let kind = crate::Kind::by_type("apps/v1", name).unwrap();
+        let complaints = crate::decode::check_object(&mut checked, crate::schema::of(kind)).unwrap();
+        assert_eq!(complaints, []);
+        assert_eq!(checked, object);
+    }
+}
+
+#[test]
 fn both_kinds_refuse_what_cannot_work() {
     for (path, value, expected) in [
         ("/spec/selector", json!(null), "spec.selector: Required value"),

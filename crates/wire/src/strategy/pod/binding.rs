@@ -163,7 +163,7 @@ mod tests {
             json!({
                 "phase": "Pending",
                 "conditions": [{
-                    "type": "PodScheduled", "status": "True", "lastProbeTime": null,
+                    "type": "PodScheduled", "status": "True",
                     "lastTransitionTime": "2024-05-01T10:00:00Z",
                 }],
             })

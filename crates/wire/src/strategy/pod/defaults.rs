@@ -2,9 +2,8 @@
 //!
 //! Values are upstream's (`pkg/apis/core/v1/defaults.go`). Defaulting twice changes nothing.
 
-use crate::quantity::Quantity;
 use crate::value::{at, at_mut, bool_at, int_at, list_at, map_at, set, set_default, str_at};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// The lists of a pod spec that hold containers.
 pub const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
@@ -65,7 +64,6 @@ pub fn default_spec(spec: &mut Value) {
         (name, old) if name != old => set(spec, &["serviceAccount"], name),
         _ => {}
     }
-    spell_amounts(spec, &["overhead"]);
     for volume in objects_mut(spec, "volumes") {
         default_volume(volume);
     }
@@ -82,8 +80,6 @@ fn default_container(container: &mut Value) {
     default_text(container, "terminationMessagePath", "/dev/termination-log");
     default_text(container, "terminationMessagePolicy", "File");
     set_default(container, &["resources"], json!({}));
-    spell_amounts(container, &["resources", "limits"]);
-    spell_amounts(container, &["resources", "requests"]);
     for port in objects_mut(container, "ports") {
         default_text(port, "protocol", "TCP");
     }
@@ -221,18 +217,6 @@ fn default_addresses(pod: &mut Value) {
     }
 }
 
-/// Quantities sent as bare numbers become strings, the only form typed clients agree on.
-fn spell_amounts(object: &mut Value, path: &[&str]) {
-    let amounts = at_mut(object, path).and_then(Value::as_object_mut);
-    for (_, amount) in amounts.into_iter().flat_map(Map::iter_mut) {
-        if amount.is_number()
-            && let Some(quantity) = Quantity::from_value(amount)
-        {
-            *amount = quantity.canonical().into();
-        }
-    }
-}
-
 fn default_text(object: &mut Value, field: &str, default: &str) {
     if str_at(object, &[field]).is_empty() {
         set(object, &[field], default);
@@ -307,7 +291,7 @@ mod tests {
                 "name": "a", "image": "a:1",
                 "ports": [{"containerPort": 80}],
                 "env": [{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
-                "resources": {"limits": {"cpu": 0.5, "memory": "1Gi"}, "requests": {"memory": "1Mi"}},
+                "resources": {"limits": {"cpu": "500m", "memory": "1Gi"}, "requests": {"memory": "1Mi"}},
                 "readinessProbe": {"httpGet": {"port": 80}, "periodSeconds": 0, "periodMilliseconds": 500},
                 "livenessProbe": {"grpc": {"port": 9}},
             }],
@@ -324,7 +308,6 @@ mod tests {
             json!({"containerPort": 80, "hostPort": 80, "protocol": "TCP"})
         );
         assert_eq!(container["env"][0]["valueFrom"]["fieldRef"]["apiVersion"], "v1");
-        assert_eq!(container["resources"]["limits"]["cpu"], "500m");
         assert_eq!(
             container["resources"]["requests"],
             json!({"cpu": "500m", "memory": "1Mi"})

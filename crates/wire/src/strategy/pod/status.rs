@@ -161,7 +161,6 @@ pub fn set_condition(pod: &mut Value, mut condition: Map<String, Value>, now: Ti
         .map(|index| &conditions[index])
         .filter(|before| before.get("status") == condition.get("status"))
         .and_then(|before| at(before, &["lastTransitionTime"]).cloned());
-    condition.insert("lastProbeTime".into(), Value::Null);
     condition.insert(
         "lastTransitionTime".into(),
         kept_time.unwrap_or_else(|| whole_seconds(now).into()),

@@ -103,6 +103,22 @@ fn a_typical_pod_is_created_pending_with_its_class() {
 }
 
 #[test]
+fn a_stored_pod_has_only_fields_that_the_schema_knows() {
+    let mut pod = stored();
+    pod["spec"]["volumes"] = json!([
+        {"name": "a"}, {"name": "b", "hostPath": {"path": "/b"}}, {"name": "c", "secret": {"secretName": "c"}},
+        {"name": "d", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}},
+    ]);
+    pod["spec"]["serviceAccountName"] = json!("robot");
+    defaults::default_pod(&mut pod);
+    let mut checked = pod.clone();
+    let kind = crate::Kind::by_type("v1", "Pod").unwrap();
+    let complaints = crate::decode::check_object(&mut checked, crate::schema::of(kind)).unwrap();
+    assert_eq!(complaints, []);
+    assert_eq!(checked, pod);
+}
+
+#[test]
 fn a_gated_pod_says_why_it_is_not_scheduled() {
     let mut gated = web();
     gated["spec"]["schedulingGates"] = json!([{"name": "example.com/wait"}]);

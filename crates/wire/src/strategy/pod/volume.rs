@@ -87,6 +87,9 @@ fn validate_files(source: &Value, path: &str, errors: &mut FieldErrors) {
     for (index, item) in list_at(source, &["items"]).iter().enumerate() {
         let path = format!("{path}.items[{index}]");
         validate_mode(item, "mode", &path, errors);
+        if at(item, &["key"]).is_some_and(|key| key == "") {
+            errors.push(FieldError::required(format!("{path}.key"), ""));
+        }
         let target = str_at(item, &["path"]);
         if target.is_empty() {
             errors.push(FieldError::required(format!("{path}.path"), ""));
