@@ -7,8 +7,9 @@
 use super::equality::same;
 use super::{Context, Part, Strategy, keep};
 use crate::field_error::{FieldError, FieldErrors};
-use crate::value::{at, entry, list_at, remove, set, str_at};
-use serde_json::{Map, Value};
+use crate::schema::{self, Shape};
+use crate::value::{at, list_at, remove, set, str_at};
+use serde_json::Value;
 
 /// The only name the object may have.
 const NAME: &str = "cluster";
@@ -142,21 +143,43 @@ fn is_version(text: &str) -> bool {
                 .all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit())))
 }
 
-/// Removes what the schema of the custom resource does not have.
+/// Removes what the schema of the custom resource does not have, at every level.
 fn prune(object: &mut Value) {
-    retain(object, &[], &["apiVersion", "kind", "metadata", "spec", "status"]);
-    retain(
-        object,
-        &["spec"],
-        &["workerLatencyProfile", "cgroupMode", "minimumKubeletVersion"],
-    );
-    retain(object, &["status"], &["conditions", "workerLatencyProfileStatus"]);
+    let Some(known) = schema::named("config.openshift.io", "v1", "Node") else {
+        return;
+    };
+    let Some(fields) = object.as_object_mut() else {
+        return;
+    };
+    fields.retain(|name, value| match (name.as_str(), known.field(name)) {
+        ("apiVersion" | "kind" | "metadata", _) => true,
+        (_, Some(field)) => {
+            prune_value(value, &field.shape);
+            true
+        }
+        (_, None) => false,
+    });
 }
 
-fn retain(object: &mut Value, path: &[&str], known: &[&str]) {
-    if at(object, path).is_some_and(Value::is_object) {
-        let fields: &mut Map<String, Value> = entry(object, path);
-        fields.retain(|field, _| known.contains(&field.as_str()));
+fn prune_value(value: &mut Value, shape: &Shape) {
+    match (shape, value) {
+        (Shape::Object(index), Value::Object(fields)) => {
+            let known = index.get();
+            fields.retain(|name, value| match known.field(name) {
+                Some(field) => {
+                    prune_value(value, &field.shape);
+                    true
+                }
+                None => false,
+            });
+        }
+        (Shape::List(item), Value::Array(items)) => {
+            items.iter_mut().for_each(|value| prune_value(value, item));
+        }
+        (Shape::Map(item), Value::Object(fields)) => {
+            fields.values_mut().for_each(|value| prune_value(value, item));
+        }
+        _ => {}
     }
 }
 
@@ -215,6 +238,7 @@ mod tests {
             {"owner": "KubeAPIServerOperator", "type": "Complete", "status": "True"}]}});
         let mut new = node(json!({"workerLatencyProfile": "LowUpdateSlowReaction"}));
         new["status"] = status.clone();
+        new["status"]["workerLatencyProfileStatus"]["conditions"][0]["unknown"] = json!(1);
         let (reported, errors) = updated(&ConfigNode, new.clone(), &stored, Part::Status);
         assert!(errors.is_empty());
         assert_eq!(
