@@ -1,0 +1,389 @@
+//! What does the slice controller do next, given everything it has heard?
+//!
+//! One state machine ties the parts together: events go in with the time they were heard, jobs come
+//! out, results go back in. The edge only moves bytes: it reads watches, sends the job's requests in
+//! order, and reports what the server answered.
+
+use crate::index::{Index, NodeChange, ServiceChange, Touched};
+use crate::node::Node;
+use crate::pack::EndpointChange;
+use crate::plan::{Settings, SlicePlan, plan};
+use crate::pod::Pod;
+use crate::queue::{Outcome, Pace, Tick, WorkQueue};
+use crate::service::{Service, ServiceKey};
+use crate::slice::EndpointSlice;
+use crate::text::Text;
+use crate::time::Moment;
+use crate::topology::TopologyRecord;
+use crate::tracker::SliceTracker;
+use crate::trigger::TriggerTracker;
+
+use std::collections::{HashMap, HashSet};
+
+/// Something the controller hears from its watches.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A pod as it is now.
+    Pod(Box<Pod>),
+    /// A pod is gone: namespace and name.
+    PodGone(Text, Text),
+    /// A Service as it is now.
+    Service(Box<Service>),
+    /// A Service is gone.
+    ServiceGone(ServiceKey),
+    /// A slice as it is now.
+    Slice(Box<EndpointSlice>),
+    /// A slice is gone: namespace and name.
+    SliceGone(Text, Text),
+    /// A node as it is now.
+    Node(Box<Node>),
+    /// A node is gone.
+    NodeGone(Text),
+    /// The first lists are complete; nothing is handed out before.
+    Listed,
+}
+
+/// The time of one step, on both clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// Wall clock, for trigger times.
+    pub moment: Moment,
+    /// Monotonic clock, for waiting.
+    pub tick: Tick,
+}
+
+/// The work for one Service. Send creates, updates and deletes in this order, stop at the first
+/// failure, and hand the job back to [`Controller::finish`].
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The Service.
+    pub key: ServiceKey,
+    /// What to write. May be empty; the job has to be finished all the same.
+    pub plan: SlicePlan,
+    /// The trigger time of each create, in order.
+    pub create_times: Vec<Option<Moment>>,
+    /// The trigger time of each update, in order.
+    pub update_times: Vec<Option<Moment>>,
+    /// The trigger time for an object that shows all endpoints at once.
+    pub oldest: Option<Moment>,
+    /// Topology-aware hints are on now and were not before.
+    pub hints_enabled: bool,
+}
+
+/// What the server answered to one write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// A create or an update went through.
+    Slice {
+        /// The slice's uid.
+        uid: Text,
+        /// The slice's generation after the write.
+        generation: i64,
+    },
+    /// A delete went through, or found nothing to delete.
+    Deleted {
+        /// The slice's uid.
+        uid: Text,
+    },
+}
+
+/// Why a key was not handed out as a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// There is a job.
+    Job,
+    /// The cache of slices lacks our own last write; tried again when it arrives.
+    Stale,
+    /// The Service is gone or not ours; nothing to do.
+    Nothing,
+}
+
+/// The slice controller without its connections.
+#[derive(Debug)]
+pub struct Controller {
+    settings: Settings,
+    index: Index,
+    queue: WorkQueue<ServiceKey>,
+    triggers: TriggerTracker,
+    slices: SliceTracker,
+    topology: TopologyRecord,
+    stale: HashSet<ServiceKey>,
+    /// Slice events of Services whose job is out: they may be echoes of writes whose answer is still
+    /// on its way, so they are judged when the job is back.
+    in_flight: HashMap<ServiceKey, Vec<(SliceNews, Moment)>>,
+    listed: bool,
+}
+
+/// What a slice event said.
+#[derive(Clone, Debug)]
+enum SliceNews {
+    Seen(Text, i64),
+    Gone(Text),
+    /// A slice was given to, or taken from, this controller or Service.
+    Handed,
+}
+
+impl Controller {
+    /// A controller that knows nothing yet. For `floor` see [`TriggerTracker::new`].
+    pub fn new(settings: Settings, pace: Pace, floor: Option<Moment>) -> Self {
+        Self {
+            settings,
+            index: Index::default(),
+            queue: WorkQueue::new(pace),
+            triggers: TriggerTracker::new(floor),
+            slices: SliceTracker::default(),
+            topology: TopologyRecord::default(),
+            stale: HashSet::new(),
+            in_flight: HashMap::new(),
+            listed: false,
+        }
+    }
+
+    /// Takes in an event.
+    pub fn observe(&mut self, event: Event, now: Now) {
+        match event {
+            Event::Pod(pod) => {
+                let name = pod.name.clone();
+                let touched = self.index.apply_pod(*pod, now.moment);
+                self.pod_touched(&name, touched, now);
+            }
+            Event::PodGone(namespace, name) => {
+                let touched = self.index.remove_pod(&namespace, &name, now.moment);
+                self.pod_touched(&name, touched, now);
+            }
+            Event::Service(service) => self.service_seen(*service, now),
+            Event::ServiceGone(key) => {
+                if self.index.remove_service(&key) {
+                    self.queue.add(&key, now.tick);
+                }
+            }
+            Event::Slice(slice) => self.slice_seen(*slice, now),
+            Event::SliceGone(namespace, name) => self.slice_gone(&namespace, &name, now),
+            Event::Node(node) => {
+                let change = self.index.apply_node(*node);
+                self.node_changed(change, now);
+            }
+            Event::NodeGone(name) => {
+                let change = self.index.remove_node(&name);
+                self.node_changed(change, now);
+            }
+            Event::Listed => {
+                self.listed = true;
+                let mut keys: Vec<ServiceKey> =
+                    self.index.services().map(|service| service.key.clone()).collect();
+                keys.sort();
+                keys.iter().for_each(|key| self.queue.add(key, now.tick));
+            }
+        }
+    }
+
+    /// The next job, if one is due. The second value tells what became of keys that gave none.
+    pub fn next(&mut self, now: Now) -> (Option<Job>, Vec<(ServiceKey, Step)>) {
+        let mut steps = Vec::new();
+        while self.listed
+            && let Some(key) = self.queue.next(now.tick)
+        {
+            match self.start(&key, now) {
+                Ok(job) => return (Some(job), steps),
+                Err(step) => {
+                    let outcome = if step == Step::Stale {
+                        Outcome::Retry
+                    } else {
+                        Outcome::Done
+                    };
+                    self.queue.finish(&key, outcome, now.tick);
+                    steps.push((key, step));
+                }
+            }
+        }
+        (None, steps)
+    }
+
+    /// When [`Controller::next`] may have something, if not now.
+    pub fn wake_at(&self) -> Option<Tick> {
+        self.queue.wake_at()
+    }
+
+    /// How many Services wait for a job.
+    pub fn backlog(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// What the controller knows.
+    pub fn index(&self) -> &Index {
+        &self.index
+    }
+
+    /// Takes back a job. `written` holds the answers to the writes that went through, in the order
+    /// creates, updates, deletes; it is shorter than the plan when a write failed.
+    pub fn finish(&mut self, job: &Job, written: &[Written], now: Now) {
+        for answer in written {
+            match answer {
+                Written::Slice { uid, generation } => self.slices.written(&job.key, uid, *generation),
+                Written::Deleted { uid } => self.slices.deleted(&job.key, uid),
+            }
+        }
+        for (news, at) in self.in_flight.remove(&job.key).unwrap_or_default() {
+            self.judge(&job.key, news, Now { moment: at, ..now });
+        }
+        let complete = written.len() >= job.plan.writes();
+        match self.index.service(&job.key) {
+            None => self.triggers.forget(&job.key),
+            Some(_) if complete => self.triggers.finish(&job.key),
+            Some(service) => {
+                let creates = job.plan.create.iter().map(|create| &*create.changes);
+                let updates = job.plan.update.iter().map(|update| &*update.changes);
+                let unwritten: Vec<&[EndpointChange]> = creates.chain(updates).skip(written.len()).collect();
+                let service = service.clone();
+                self.triggers.fail(&service, unwritten, now.moment);
+            }
+        }
+        let done = complete && job.plan.skipped_pods.is_empty();
+        self.queue.finish(
+            &job.key,
+            if done { Outcome::Done } else { Outcome::Retry },
+            now.tick,
+        );
+    }
+
+    fn start(&mut self, key: &ServiceKey, now: Now) -> Result<Job, Step> {
+        self.stale.remove(key);
+        let Some(inputs) = self.index.inputs(key) else {
+            self.triggers.forget(key);
+            self.slices.forget(key);
+            self.topology.remove(key);
+            return Err(Step::Nothing);
+        };
+        if !inputs.service.wants_slices() {
+            self.triggers.finish(key);
+            self.topology.remove(key);
+            return Err(Step::Nothing);
+        }
+        let ours = || {
+            inputs
+                .slices
+                .iter()
+                .copied()
+                .filter(|slice| slice.managed_by_us())
+        };
+        if self.slices.is_stale(key, ours()) {
+            self.stale.insert(key.clone());
+            return Err(Step::Stale);
+        }
+        self.triggers.begin(inputs.service, ours().next().is_some());
+        let plan = plan(&inputs, &self.settings);
+        let time = |changes: &[EndpointChange]| self.triggers.time_of(inputs.service, changes, now.moment);
+        let create_times: Vec<_> = plan.create.iter().map(|create| time(&create.changes)).collect();
+        let update_times: Vec<_> = plan.update.iter().map(|update| time(&update.changes)).collect();
+        let hints_enabled = self.topology.record(key, &plan);
+        let times = create_times.iter().chain(&update_times).copied().flatten();
+        let oldest = times.chain(self.triggers.oldest(key)).min();
+        self.in_flight.insert(key.clone(), Vec::new());
+        Ok(Job {
+            key: key.clone(),
+            plan,
+            create_times,
+            update_times,
+            oldest,
+            hints_enabled,
+        })
+    }
+
+    fn pod_touched(&mut self, pod: &Text, touched: Vec<Touched>, now: Now) {
+        // Before the first lists are complete, nothing is a change: see `TriggerTracker::begin`.
+        for touched in touched.into_iter().filter(|_| self.listed) {
+            self.triggers.pod_changed(&touched.key, pod, touched.at);
+            self.queue.add_batched(&touched.key, now.tick);
+        }
+    }
+
+    fn service_seen(&mut self, service: Service, now: Now) {
+        let (key, created) = (service.key.clone(), service.created);
+        let change = self.index.apply_service(service);
+        if !self.listed || change == ServiceChange::Same {
+            return;
+        }
+        let at = match change {
+            ServiceChange::New => created.map_or(now.moment, |created| created.min(now.moment)),
+            ServiceChange::Changed | ServiceChange::Same => now.moment,
+        };
+        self.triggers.service_changed(&key, at);
+        self.queue.add(&key, now.tick);
+    }
+
+    fn slice_seen(&mut self, slice: EndpointSlice, now: Now) {
+        let (key, ours, uid, generation) = (
+            slice.service_key(),
+            slice.managed_by_us(),
+            slice.uid.clone(),
+            slice.generation,
+        );
+        let old = self.index.apply_slice(slice);
+        let old_key = old
+            .as_ref()
+            .filter(|old| old.managed_by_us())
+            .and_then(|old| old.service_key());
+        let key = key.filter(|_| ours);
+        if key != old_key {
+            if let Some(old_key) = old_key {
+                self.slices.gone(&old_key, &uid);
+                self.tell(&old_key, SliceNews::Handed, now);
+            }
+            if let (Some(key), Some(_)) = (&key, &old) {
+                self.tell(key, SliceNews::Handed, now);
+            }
+        }
+        if let Some(key) = key {
+            self.tell(&key, SliceNews::Seen(uid, generation), now);
+        }
+    }
+
+    fn slice_gone(&mut self, namespace: &str, name: &str, now: Now) {
+        let Some(old) = self.index.remove_slice(namespace, name) else {
+            return;
+        };
+        if let Some(key) = old.service_key().filter(|_| old.managed_by_us()) {
+            self.tell(&key, SliceNews::Gone(old.uid.clone()), now);
+        }
+    }
+
+    fn tell(&mut self, key: &ServiceKey, news: SliceNews, now: Now) {
+        if self.stale.remove(key) {
+            self.queue.add(key, now.tick);
+        }
+        match self.in_flight.get_mut(key) {
+            Some(waiting) => waiting.push((news, now.moment)),
+            None => self.judge(key, news, now),
+        }
+    }
+
+    fn judge(&mut self, key: &ServiceKey, news: SliceNews, now: Now) {
+        let foreign = match news {
+            SliceNews::Seen(uid, generation) => self.slices.is_news(key, &uid, generation),
+            SliceNews::Gone(uid) => self.slices.gone(key, &uid),
+            SliceNews::Handed => true,
+        };
+        if foreign {
+            self.repair(key, now);
+        }
+    }
+
+    /// Somebody else touched the Service's slices.
+    fn repair(&mut self, key: &ServiceKey, now: Now) {
+        if self.listed && self.index.service(key).is_some() {
+            self.triggers.service_changed(key, now.moment);
+            self.queue.add(key, now.tick);
+        }
+    }
+
+    fn node_changed(&mut self, change: NodeChange, now: Now) {
+        if !self.listed || !change.capacity {
+            return;
+        }
+        let overloaded = self.topology.overloaded(self.index.zones());
+        for key in change.services.into_iter().chain(overloaded) {
+            self.triggers.service_changed(&key, now.moment);
+            self.queue.add_batched(&key, now.tick);
+        }
+    }
+}

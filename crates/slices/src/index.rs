@@ -1,0 +1,486 @@
+//! Which Services does a changed pod concern, and which pods does a Service have?
+//!
+//! Pods with equal labels form a group, and each group knows the Services that select it. A pod event
+//! costs one look-up of its group; a new group or a new selector is matched through one label pair
+//! only, so the cost follows the change and not the cluster.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::change::endpoint_change;
+use crate::node::{Node, Nodes};
+use crate::plan::Inputs;
+use crate::pod::Pod;
+use crate::service::{Service, ServiceKey};
+use crate::slice::EndpointSlice;
+use crate::text::{Interner, Labels, Text};
+use crate::time::Moment;
+use crate::topology::ZoneCapacity;
+
+/// A Service whose endpoints a pod changed, and when.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Touched {
+    /// The Service.
+    pub key: ServiceKey,
+    /// When the change happened.
+    pub at: Moment,
+}
+
+/// What became of a Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServiceChange {
+    /// It was not known.
+    New,
+    /// Something that slices show changed.
+    Changed,
+    /// Nothing of interest changed.
+    Same,
+}
+
+/// What a node's change means.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeChange {
+    /// Zone capacities may be others.
+    pub capacity: bool,
+    /// Services with endpoints there, when the node came, went or moved to another zone.
+    pub services: Vec<ServiceKey>,
+}
+
+/// All objects that slices are made from.
+#[derive(Debug, Default)]
+pub struct Index {
+    namespaces: HashMap<Text, Namespace>,
+    nodes: Nodes,
+    zones: ZoneCapacity,
+    interner: Interner,
+}
+
+#[derive(Debug, Default)]
+struct Namespace {
+    services: HashMap<Text, Entry>,
+    pods: HashMap<Text, Arc<Pod>>,
+    groups: HashMap<Labels, Group>,
+    /// Groups that carry a label pair.
+    groups_by_pair: HashMap<Text, HashSet<Labels>>,
+    /// Services filed under one pair of their selector.
+    services_by_pair: HashMap<Text, HashSet<Text>>,
+    slices: HashMap<Text, HashMap<Text, Arc<EndpointSlice>>>,
+    slice_services: HashMap<Text, Text>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    service: Arc<Service>,
+    filed_under: Option<Text>,
+    groups: HashSet<Labels>,
+}
+
+#[derive(Debug, Default)]
+struct Group {
+    pods: HashSet<Text>,
+    services: HashSet<Text>,
+}
+
+impl Index {
+    /// Takes in a pod; returns the Services whose endpoints it changed, in order.
+    pub fn apply_pod(&mut self, mut pod: Pod, now: Moment) -> Vec<Touched> {
+        pod.intern(&mut self.interner);
+        let namespace = self.namespaces.entry(pod.namespace.clone()).or_default();
+        let old = namespace.pods.get(&pod.name).cloned();
+        if old
+            .as_ref()
+            .is_some_and(|old| old.revision == pod.revision && pod.revision != 0)
+        {
+            return Vec::new();
+        }
+        let pod = Arc::new(pod);
+        let moved = old.as_ref().is_none_or(|old| old.labels != pod.labels);
+        let before = old
+            .as_ref()
+            .map(|old| namespace.services_of(&old.labels))
+            .unwrap_or_default();
+        if moved {
+            if let Some(old) = &old {
+                namespace.leave_group(old);
+            }
+            namespace.join_group(&pod);
+        }
+        namespace.pods.insert(pod.name.clone(), pod.clone());
+        let change = endpoint_change(old.as_deref(), Some(&pod), now);
+        if !moved {
+            return touched(&pod.namespace, before, |_| change);
+        }
+        let after = namespace.services_of(&pod.labels);
+        let had = old.as_ref().is_some_and(|old| old.has_endpoint());
+        // A pod whose labels moved it joins or leaves at the moment we hear of it, whatever its own times.
+        let joined = pod
+            .has_endpoint()
+            .then_some(if old.is_some() { now } else { change.unwrap_or(now) });
+        let all: HashSet<Text> = before.union(&after).cloned().collect();
+        touched(&pod.namespace, all, |service| {
+            match (before.contains(service), after.contains(service)) {
+                (true, true) => change,
+                (false, _) => joined,
+                (true, false) => had.then_some(now),
+            }
+        })
+    }
+
+    /// Removes a pod; returns the Services that lost an endpoint, in order.
+    pub fn remove_pod(&mut self, namespace: &str, name: &str, now: Moment) -> Vec<Touched> {
+        let Some(space) = self.namespaces.get_mut(namespace) else {
+            return Vec::new();
+        };
+        let Some(old) = space.pods.remove(name) else {
+            return Vec::new();
+        };
+        let before = space.services_of(&old.labels);
+        space.leave_group(&old);
+        touched(&old.namespace, before, |_| endpoint_change(Some(&old), None, now))
+    }
+
+    /// Takes in a Service.
+    pub fn apply_service(&mut self, mut service: Service) -> ServiceChange {
+        service.intern(&mut self.interner);
+        let namespace = self.namespaces.entry(service.key.namespace.clone()).or_default();
+        let change = match namespace.services.get(&service.key.name) {
+            None => ServiceChange::New,
+            Some(entry) if entry.service.same_outcome(&service) => ServiceChange::Same,
+            Some(_) => ServiceChange::Changed,
+        };
+        let same_selector = namespace.services.get(&service.key.name).is_some_and(|entry| {
+            entry.service.selector == service.selector
+                && entry.service.wants_slices() == service.wants_slices()
+        });
+        if same_selector {
+            let entry = namespace
+                .services
+                .get_mut(&service.key.name)
+                .expect("looked up above");
+            entry.service = Arc::new(service);
+        } else {
+            namespace.unfile(&service.key.name);
+            namespace.file(service);
+        }
+        change
+    }
+
+    /// Removes a Service. True when it was known.
+    pub fn remove_service(&mut self, key: &ServiceKey) -> bool {
+        self.namespaces
+            .get_mut(&key.namespace)
+            .is_some_and(|namespace| namespace.unfile(&key.name))
+    }
+
+    /// Takes in a slice; returns the version it replaces.
+    pub fn apply_slice(&mut self, mut slice: EndpointSlice) -> Option<Arc<EndpointSlice>> {
+        slice.intern(&mut self.interner);
+        let old = self.remove_slice(&slice.namespace, &slice.name);
+        if let Some(key) = slice.service_key() {
+            let namespace = self.namespaces.entry(slice.namespace.clone()).or_default();
+            namespace
+                .slice_services
+                .insert(slice.name.clone(), key.name.clone());
+            namespace
+                .slices
+                .entry(key.name)
+                .or_default()
+                .insert(slice.name.clone(), Arc::new(slice));
+        }
+        old
+    }
+
+    /// Removes a slice; returns its last version.
+    pub fn remove_slice(&mut self, namespace: &str, name: &str) -> Option<Arc<EndpointSlice>> {
+        let namespace = self.namespaces.get_mut(namespace)?;
+        let service = namespace.slice_services.remove(name)?;
+        let slices = namespace.slices.get_mut(&service)?;
+        let old = slices.remove(name);
+        if slices.is_empty() {
+            namespace.slices.remove(&service);
+        }
+        old
+    }
+
+    /// Takes in a node.
+    pub fn apply_node(&mut self, mut node: Node) -> NodeChange {
+        node.intern(&mut self.interner);
+        let name = node.name.clone();
+        let old = self.nodes.insert(name.clone(), node);
+        let new = &self.nodes[&name];
+        if old.as_ref() == Some(new) {
+            return NodeChange::default();
+        }
+        let moved = old.is_none_or(|old| old.zone != new.zone);
+        self.zones = ZoneCapacity::from_nodes(self.nodes.values());
+        NodeChange {
+            capacity: true,
+            services: if moved {
+                self.services_on(&name)
+            } else {
+                Vec::new()
+            },
+        }
+    }
+
+    /// Removes a node.
+    pub fn remove_node(&mut self, name: &str) -> NodeChange {
+        if self.nodes.remove(name).is_none() {
+            return NodeChange::default();
+        }
+        self.zones = ZoneCapacity::from_nodes(self.nodes.values());
+        NodeChange {
+            capacity: true,
+            services: self.services_on(name),
+        }
+    }
+
+    /// A Service.
+    pub fn service(&self, key: &ServiceKey) -> Option<&Arc<Service>> {
+        Some(
+            &self
+                .namespaces
+                .get(&key.namespace)?
+                .services
+                .get(&key.name)?
+                .service,
+        )
+    }
+
+    /// All Services, in no particular order.
+    pub fn services(&self) -> impl Iterator<Item = &Arc<Service>> {
+        self.namespaces
+            .values()
+            .flat_map(|namespace| namespace.services.values())
+            .map(|entry| &entry.service)
+    }
+
+    /// The slices that name a Service, whoever manages them.
+    pub fn slices<'a>(&'a self, key: &ServiceKey) -> impl Iterator<Item = &'a EndpointSlice> + use<'a> {
+        let slices = self
+            .namespaces
+            .get(&key.namespace)
+            .and_then(|namespace| namespace.slices.get(&key.name));
+        slices
+            .into_iter()
+            .flat_map(|slices| slices.values())
+            .map(|slice| &**slice)
+    }
+
+    /// Everything that decides the slices of one Service.
+    pub fn inputs(&self, key: &ServiceKey) -> Option<Inputs<'_>> {
+        let namespace = self.namespaces.get(&key.namespace)?;
+        let entry = namespace.services.get(&key.name)?;
+        let names = entry
+            .groups
+            .iter()
+            .filter_map(|labels| namespace.groups.get(labels))
+            .flat_map(|group| &group.pods);
+        let mut pods: Vec<&Pod> = names
+            .filter_map(|name| namespace.pods.get(name))
+            .map(|pod| &**pod)
+            .collect();
+        pods.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Some(Inputs {
+            service: &entry.service,
+            pods,
+            slices: self.slices(key).collect(),
+            nodes: &self.nodes,
+            zones: &self.zones,
+        })
+    }
+
+    /// Each zone's share of the CPUs.
+    pub fn zones(&self) -> &ZoneCapacity {
+        &self.zones
+    }
+
+    /// How many pods are known.
+    pub fn pod_count(&self) -> usize {
+        self.namespaces
+            .values()
+            .map(|namespace| namespace.pods.len())
+            .sum()
+    }
+
+    /// Gives back memory of texts that no object uses any more.
+    pub fn sweep(&mut self) {
+        self.interner.sweep();
+    }
+
+    /// Nodes come, go and move rarely, so their pods are looked for rather than indexed.
+    fn services_on(&self, node: &str) -> Vec<ServiceKey> {
+        let mut keys = HashSet::new();
+        for (name, namespace) in &self.namespaces {
+            let pods = namespace
+                .pods
+                .values()
+                .filter(|pod| pod.node_name.as_deref() == Some(node));
+            for service in pods
+                .flat_map(|pod| namespace.groups.get(&pod.labels))
+                .flat_map(|group| &group.services)
+            {
+                keys.insert(ServiceKey {
+                    namespace: name.clone(),
+                    name: service.clone(),
+                });
+            }
+        }
+        let mut keys: Vec<ServiceKey> = keys.into_iter().collect();
+        keys.sort();
+        keys
+    }
+}
+
+impl Namespace {
+    fn services_of(&self, labels: &Labels) -> HashSet<Text> {
+        self.groups
+            .get(labels)
+            .map(|group| group.services.clone())
+            .unwrap_or_default()
+    }
+
+    fn join_group(&mut self, pod: &Pod) {
+        if !self.groups.contains_key(&pod.labels) {
+            self.make_group(&pod.labels);
+        }
+        self.groups
+            .get_mut(&pod.labels)
+            .expect("made above")
+            .pods
+            .insert(pod.name.clone());
+    }
+
+    fn make_group(&mut self, labels: &Labels) {
+        let mut group = Group::default();
+        for (key, value) in labels.iter() {
+            let pair = pair(key, value);
+            for name in self.services_by_pair.get(&pair).into_iter().flatten() {
+                let entry = self.services.get_mut(name).expect("a filed service is known");
+                if entry
+                    .service
+                    .selector
+                    .as_ref()
+                    .is_some_and(|selector| selector.selects(labels))
+                {
+                    entry.groups.insert(labels.clone());
+                    group.services.insert(name.clone());
+                }
+            }
+            self.groups_by_pair
+                .entry(pair)
+                .or_default()
+                .insert(labels.clone());
+        }
+        self.groups.insert(labels.clone(), group);
+    }
+
+    fn leave_group(&mut self, pod: &Pod) {
+        let Some(group) = self.groups.get_mut(&pod.labels) else {
+            return;
+        };
+        group.pods.remove(&pod.name);
+        if !group.pods.is_empty() {
+            return;
+        }
+        let group = self.groups.remove(&pod.labels).expect("looked up above");
+        for service in group.services {
+            if let Some(entry) = self.services.get_mut(&service) {
+                entry.groups.remove(&pod.labels);
+            }
+        }
+        for (key, value) in pod.labels.iter() {
+            drop_from(&mut self.groups_by_pair, &pair(key, value), &pod.labels);
+        }
+    }
+
+    fn file(&mut self, service: Service) {
+        let name = service.key.name.clone();
+        let mut entry = Entry {
+            service: Arc::new(service),
+            filed_under: None,
+            groups: HashSet::new(),
+        };
+        if entry.service.wants_slices()
+            && let Some(selector) = &entry.service.selector
+        {
+            // The pair that the fewest groups carry is the cheapest to look under, now and later.
+            let pairs = selector.iter().map(|(key, value)| pair(key, value));
+            entry.filed_under = pairs.min_by_key(|pair| {
+                (
+                    self.groups_by_pair.get(pair).map_or(0, HashSet::len),
+                    self.services_by_pair.get(pair).map_or(0, HashSet::len),
+                )
+            });
+            let candidates = entry
+                .filed_under
+                .iter()
+                .filter_map(|pair| self.groups_by_pair.get(pair))
+                .flatten();
+            entry.groups = candidates
+                .filter(|labels| selector.selects(labels))
+                .cloned()
+                .collect();
+        }
+        for labels in &entry.groups {
+            self.groups
+                .get_mut(labels)
+                .expect("a filed group is known")
+                .services
+                .insert(name.clone());
+        }
+        if let Some(pair) = &entry.filed_under {
+            self.services_by_pair
+                .entry(pair.clone())
+                .or_default()
+                .insert(name.clone());
+        }
+        self.services.insert(name, entry);
+    }
+
+    fn unfile(&mut self, name: &Text) -> bool {
+        let Some(entry) = self.services.remove(name) else {
+            return false;
+        };
+        for labels in &entry.groups {
+            if let Some(group) = self.groups.get_mut(labels) {
+                group.services.remove(name);
+            }
+        }
+        if let Some(pair) = &entry.filed_under {
+            drop_from(&mut self.services_by_pair, pair, name);
+        }
+        true
+    }
+}
+
+fn pair(key: &str, value: &str) -> Text {
+    [key, "\0", value].concat().into()
+}
+
+fn drop_from<V: Eq + std::hash::Hash>(map: &mut HashMap<Text, HashSet<V>>, key: &Text, value: &V) {
+    if let Some(set) = map.get_mut(key) {
+        set.remove(value);
+        if set.is_empty() {
+            map.remove(key);
+        }
+    }
+}
+
+fn touched(namespace: &Text, services: HashSet<Text>, at: impl Fn(&Text) -> Option<Moment>) -> Vec<Touched> {
+    let mut touched: Vec<Touched> = services
+        .into_iter()
+        .filter_map(|name| {
+            let at = at(&name)?;
+            Some(Touched {
+                key: ServiceKey {
+                    namespace: namespace.clone(),
+                    name,
+                },
+                at,
+            })
+        })
+        .collect();
+    touched.sort();
+    touched
+}

@@ -1,0 +1,148 @@
+//! Does the cache of slices already show our own last writes?
+//!
+//! Planning from a cache that lags behind would repeat writes or undo them. The server's answer to
+//! each write tells the generation that the cache must have reached.
+
+use std::collections::HashMap;
+
+use crate::service::ServiceKey;
+use crate::slice::EndpointSlice;
+use crate::text::Text;
+
+/// What the cache has to show for one slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expected {
+    Generation(i64),
+    Deleted,
+}
+
+/// The slices written by this process, by Service.
+#[derive(Debug, Default)]
+pub struct SliceTracker(HashMap<ServiceKey, HashMap<Text, Expected>>);
+
+impl SliceTracker {
+    /// The server answered a create or an update.
+    pub fn written(&mut self, key: &ServiceKey, uid: &Text, generation: i64) {
+        self.0
+            .entry(key.clone())
+            .or_default()
+            .insert(uid.clone(), Expected::Generation(generation));
+    }
+
+    /// The server accepted a delete.
+    pub fn deleted(&mut self, key: &ServiceKey, uid: &Text) {
+        self.0
+            .entry(key.clone())
+            .or_default()
+            .insert(uid.clone(), Expected::Deleted);
+    }
+
+    /// Whether a slice version that showed up in the cache is news: somebody else's work, not ours.
+    pub fn is_news(&self, key: &ServiceKey, uid: &Text, generation: i64) -> bool {
+        match self.0.get(key).and_then(|slices| slices.get(uid)) {
+            None => true,
+            Some(Expected::Generation(known)) => generation > *known,
+            Some(Expected::Deleted) => false,
+        }
+    }
+
+    /// Whether the cached slices of a Service lack one of our writes. Slices that are being deleted
+    /// belong in the list: a finalizer may hold them for long.
+    pub fn is_stale<'a>(
+        &self,
+        key: &ServiceKey,
+        cached: impl IntoIterator<Item = &'a EndpointSlice>,
+    ) -> bool {
+        let Some(expected) = self.0.get(key) else {
+            return false;
+        };
+        let mut seen = 0;
+        for slice in cached {
+            match expected.get(&slice.uid) {
+                Some(Expected::Generation(generation)) if slice.generation < *generation => return true,
+                Some(Expected::Generation(_)) => seen += 1,
+                Some(Expected::Deleted) if !slice.deleting => return true,
+                Some(Expected::Deleted) | None => {}
+            }
+        }
+        seen < expected
+            .values()
+            .filter(|expected| **expected != Expected::Deleted)
+            .count()
+    }
+
+    /// A slice left the cache. True when that is news: it was not us who deleted it.
+    pub fn gone(&mut self, key: &ServiceKey, uid: &Text) -> bool {
+        let Some(slices) = self.0.get_mut(key) else {
+            return true;
+        };
+        let expected = slices.remove(uid) == Some(Expected::Deleted);
+        if slices.is_empty() {
+            self.0.remove(key);
+        }
+        !expected
+    }
+
+    /// The Service is gone.
+    pub fn forget(&mut self, key: &ServiceKey) {
+        self.0.remove(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slice(uid: &str, generation: i64) -> EndpointSlice {
+        EndpointSlice {
+            uid: uid.into(),
+            generation,
+            ..EndpointSlice::default()
+        }
+    }
+
+    fn tracker() -> (SliceTracker, ServiceKey) {
+        let key = ServiceKey::new("ns", "svc");
+        let mut tracker = SliceTracker::default();
+        tracker.written(&key, &"a".into(), 12);
+        (tracker, key)
+    }
+
+    #[test]
+    fn case_12_a_cache_behind_our_write_is_stale() {
+        let (tracker, key) = tracker();
+        for (generation, stale) in [(10, true), (12, false), (13, false)] {
+            assert_eq!(
+                tracker.is_stale(&key, [&slice("a", generation)]),
+                stale,
+                "{generation}"
+            );
+        }
+        assert!(tracker.is_stale(&key, []), "a slice we wrote has to show up");
+        assert!(!tracker.is_stale(&ServiceKey::new("ns", "other"), [&slice("a", 1)]));
+    }
+
+    #[test]
+    fn case_52_only_the_same_slice_of_the_same_service_is_known() {
+        let (mut tracker, key) = tracker();
+        assert!(!tracker.is_news(&key, &"a".into(), 12));
+        assert!(tracker.is_news(&key, &"a".into(), 13));
+        assert!(tracker.is_news(&key, &"b".into(), 1));
+        assert!(tracker.is_news(&ServiceKey::new("other", "svc"), &"a".into(), 12));
+        tracker.deleted(&key, &"b".into());
+        assert!(!tracker.gone(&key, &"b".into()), "we deleted that one");
+        assert!(tracker.gone(&key, &"a".into()), "somebody else deleted this one");
+        assert!(!tracker.is_stale(&key, []));
+    }
+
+    #[test]
+    fn a_deleted_slice_held_by_a_finalizer_is_not_stale() {
+        let (mut tracker, key) = tracker();
+        let mut held = slice("a", 12);
+        held.deleting = true;
+        assert!(!tracker.is_stale(&key, [&held]));
+        tracker.deleted(&key, &"a".into());
+        assert!(!tracker.is_stale(&key, [&held]));
+        assert!(tracker.is_stale(&key, [&slice("a", 12)]));
+    }
+}

@@ -1,0 +1,304 @@
+//! Late watches, conflicts, failed writes and meddling hands: the end state is right all the same.
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use common::*;
+use pointsman_slices::controller::{Controller, Event, Job, Now, Written};
+use pointsman_slices::queue::Pace;
+use pointsman_slices::{EndpointSlice, Moment, Pod, Settings, Text};
+use proptest::prelude::*;
+use serde_json::Value;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Pod(usize, bool),
+    PodGone(usize),
+    Port(u16),
+    /// Delivers this many slice events that are under way.
+    Deliver(usize),
+    /// Takes a job, if one is due.
+    Take,
+    /// Carries out the oldest job until this write fails; the answer may get lost after the write.
+    Write {
+        fails_at: Option<usize>,
+        answer_lost: bool,
+    },
+    EditSlice(usize),
+    DeleteSlice(usize),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        6 => (0usize..8, any::<bool>()).prop_map(|(index, ready)| Op::Pod(index, ready)),
+        2 => (0usize..8).prop_map(Op::PodGone),
+        1 => (1u16..4).prop_map(Op::Port),
+        4 => (0usize..4).prop_map(Op::Deliver),
+        4 => Just(Op::Take),
+        4 => (prop::option::weighted(0.3, 0usize..3), prop::bool::weighted(0.2))
+            .prop_map(|(fails_at, answer_lost)| Op::Write { fails_at, answer_lost }),
+        1 => (0usize..4).prop_map(Op::EditSlice),
+        1 => (0usize..4).prop_map(Op::DeleteSlice),
+    ]
+}
+
+struct Chaos {
+    controller: Controller,
+    server: BTreeMap<Text, EndpointSlice>,
+    under_way: VecDeque<Event>,
+    jobs: VecDeque<Job>,
+    pods: BTreeMap<usize, Pod>,
+    clock: u64,
+    names: usize,
+}
+
+impl Chaos {
+    fn new(max: usize) -> Self {
+        let settings = Settings {
+            max_endpoints_per_slice: max,
+            ..Settings::default()
+        };
+        let mut chaos = Self {
+            controller: Controller::new(settings, Pace::default(), None),
+            server: BTreeMap::new(),
+            under_way: VecDeque::new(),
+            jobs: VecDeque::new(),
+            pods: BTreeMap::new(),
+            clock: 1,
+            names: 0,
+        };
+        chaos.see(Event::Node(Box::new(node("n1", "", "4"))));
+        chaos.see(Event::Service(Box::new(service())));
+        chaos.see(Event::Listed);
+        chaos
+    }
+
+    fn now(&self) -> Now {
+        Now {
+            moment: Moment::from_seconds(2_000_000_000 + self.clock as i64),
+            tick: Duration::from_secs(self.clock),
+        }
+    }
+
+    fn see(&mut self, event: Event) {
+        let now = self.now();
+        self.controller.observe(event, now);
+    }
+
+    fn step(&mut self, op: &Op) {
+        self.clock += 1;
+        let revision = self.clock.to_string();
+        match op {
+            Op::Pod(index, ready) => {
+                let pod = pod_with(*index, |p| {
+                    set_ready(p, *ready);
+                    p["metadata"]["resourceVersion"] = revision.into();
+                });
+                self.pods.insert(*index, pod.clone());
+                self.see(Event::Pod(Box::new(pod)));
+            }
+            Op::PodGone(index) => {
+                self.pods.remove(index);
+                self.see(Event::PodGone("ns".into(), format!("pod{index:04}").into()));
+            }
+            Op::Port(port) => {
+                let service = service_with(|s| s["spec"]["ports"][0]["targetPort"] = (*port).into());
+                self.see(Event::Service(Box::new(service)));
+            }
+            Op::Deliver(count) => (0..*count).for_each(|_| self.deliver()),
+            Op::Take => self.take(),
+            Op::Write {
+                fails_at,
+                answer_lost,
+            } => self.write(*fails_at, *answer_lost),
+            Op::EditSlice(index) => {
+                if let Some(name) = self.server.keys().nth(*index).cloned() {
+                    let slice = self.server.get_mut(&name).expect("just found");
+                    slice.endpoints.truncate(1);
+                    self.stored(&name);
+                }
+            }
+            Op::DeleteSlice(index) => {
+                if let Some(name) = self.server.keys().nth(*index).cloned() {
+                    self.server.remove(&name);
+                    self.under_way.push_back(Event::SliceGone("ns".into(), name));
+                }
+            }
+        }
+    }
+
+    fn deliver(&mut self) {
+        if let Some(event) = self.under_way.pop_front() {
+            self.see(event);
+        }
+    }
+
+    fn take(&mut self) {
+        let now = self.now();
+        if let (Some(job), _) = self.controller.next(now) {
+            assert!(self.jobs.is_empty(), "one job per service");
+            self.jobs.push_back(job);
+        }
+    }
+
+    /// Bumps a stored slice and tells the watch.
+    fn stored(&mut self, name: &Text) -> Written {
+        self.clock += 1;
+        let slice = self.server.get_mut(name).expect("a stored slice");
+        slice.generation += 1;
+        slice.resource_version = self.clock.to_string().into();
+        self.under_way.push_back(Event::Slice(Box::new(slice.clone())));
+        Written::Slice {
+            uid: slice.uid.clone(),
+            generation: slice.generation,
+        }
+    }
+
+    fn write(&mut self, fails_at: Option<usize>, answer_lost: bool) {
+        let Some(job) = self.jobs.pop_front() else { return };
+        let mut written = Vec::new();
+        for index in 0..job.plan.writes() {
+            let fails = fails_at == Some(index);
+            if fails && !answer_lost {
+                break;
+            }
+            let Some(answer) = self.write_one(&job, index) else {
+                break;
+            };
+            if fails {
+                break;
+            }
+            written.push(answer);
+        }
+        let now = self.now();
+        self.controller.finish(&job, &written, now);
+    }
+
+    fn write_one(&mut self, job: &Job, index: usize) -> Option<Written> {
+        let (creates, updates) = (job.plan.create.len(), job.plan.update.len());
+        if index < creates {
+            let mut object: Value = serde_json::from_slice(&job.plan.create[index].body(None)).expect("JSON");
+            self.names += 1;
+            let name: Text = format!("s{:03}", self.names).into();
+            object["metadata"]["name"] = (&*name).into();
+            object["metadata"]["uid"] = format!("u{}", self.names).into();
+            self.server
+                .insert(name.clone(), serde_json::from_value(object).expect("a slice"));
+            return Some(self.stored(&name));
+        }
+        if index < creates + updates {
+            let update = &job.plan.update[index - creates];
+            let slice = self.server.get_mut(&update.name)?;
+            if slice.resource_version != update.resource_version {
+                return None;
+            }
+            update.apply(slice, None);
+            slice.generation -= 1;
+            return Some(self.stored(&update.name));
+        }
+        let delete = &job.plan.delete[index - creates - updates];
+        if self.server.remove(&delete.name).is_some() {
+            self.under_way
+                .push_back(Event::SliceGone("ns".into(), delete.name.clone()));
+        }
+        Some(Written::Deleted {
+            uid: delete.uid.clone(),
+        })
+    }
+
+    /// Lets everything settle without further trouble; returns how many writes that took.
+    fn settle(&mut self) -> usize {
+        let mut writes = 0;
+        for _ in 0..200 {
+            self.clock += 100;
+            while !self.under_way.is_empty() {
+                self.deliver();
+            }
+            self.take();
+            match self.jobs.front() {
+                Some(job) => writes += job.plan.writes(),
+                None if self.under_way.is_empty() && self.controller.wake_at().is_none() => return writes,
+                None => {}
+            }
+            self.write(None, false);
+        }
+        panic!("does not settle: {:?}", self.controller);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn the_end_state_is_right_whatever_happens_on_the_way(
+        max in 1usize..5,
+        ops in prop::collection::vec(op(), 0..80),
+    ) {
+        let mut chaos = Chaos::new(max);
+        for op in &ops {
+            chaos.step(op);
+        }
+        chaos.settle();
+        let mut shown: Vec<(String, Option<bool>)> = chaos.server.values().flat_map(|slice| &slice.endpoints)
+            .map(|e| (e.target.as_ref().expect("a pod").name.to_string(), e.conditions.ready))
+            .collect();
+        shown.sort();
+        let wanted: Vec<_> = chaos.pods.values().map(|pod| (pod.name.to_string(), Some(pod.ready))).collect();
+        prop_assert_eq!(shown, wanted);
+        let uids: BTreeSet<_> = chaos.server.values().map(|slice| &slice.uid).collect();
+        prop_assert_eq!(uids.len(), chaos.server.len());
+        prop_assert_eq!(chaos.settle(), 0, "and then it is quiet");
+    }
+}
+
+#[test]
+fn a_thousand_flips_while_one_write_is_out_cost_one_more_write() {
+    let mut chaos = Chaos::new(100);
+    for index in 0..50 {
+        chaos.step(&Op::Pod(index, true));
+    }
+    chaos.settle();
+    chaos.step(&Op::Pod(0, false));
+    chaos.take();
+    for flip in 0..1000 {
+        chaos.step(&Op::Pod(flip % 50, flip % 2 == 0));
+    }
+    chaos.write(None, false);
+    assert_eq!(chaos.settle(), 1);
+    assert!(chaos.server.values().flat_map(|slice| &slice.endpoints).count() == 50);
+}
+
+#[test]
+fn one_flip_among_three_thousand_is_one_small_write() {
+    let mut chaos = Chaos::new(100);
+    for index in 0..3_000 {
+        chaos.step(&Op::Pod(index, true));
+    }
+    chaos.settle();
+    // The first flip after a restart sets the annotation; from the second on it is replaced.
+    for (index, limit) in [(17, 60_000), (18, 60_000)] {
+        chaos.step(&Op::Pod(index, false));
+        chaos.take();
+        let job = chaos.jobs.front().expect("a job");
+        assert_eq!(
+            (
+                job.plan.create.len(),
+                job.plan.update.len(),
+                job.plan.delete.len()
+            ),
+            (0, 1, 0)
+        );
+        let update = &job.plan.update[0];
+        assert!(update.merge_patch(job.update_times[0]).len() < limit);
+        let mut with_annotation = update.clone();
+        with_annotation.has_trigger_time = true;
+        let patch = with_annotation
+            .json_patch(job.update_times[0])
+            .expect("an update in place");
+        assert!(patch.len() < 700, "{}", patch.len());
+        chaos.write(None, false);
+        chaos.settle();
+    }
+}

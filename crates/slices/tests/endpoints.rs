@@ -1,0 +1,139 @@
+//! The classic Endpoints object.
+
+mod common;
+
+use common::*;
+use pointsman_slices::endpoints::{Endpoints, MAX_ADDRESSES, desired};
+use pointsman_slices::{Moment, Pod, Service};
+use serde_json::{Value, json};
+
+fn of(service: &Service, pods: &[Pod]) -> Endpoints {
+    desired(service, &pods.iter().collect::<Vec<_>>()).expect("ours to write")
+}
+
+fn counts(endpoints: &Endpoints) -> Vec<(usize, usize)> {
+    endpoints
+        .subsets
+        .iter()
+        .map(|subset| (subset.addresses.len(), subset.not_ready.len()))
+        .collect()
+}
+
+fn unready(index: usize) -> Pod {
+    pod_with(index, |p| set_ready(p, false))
+}
+
+#[test]
+fn ready_and_unready_addresses_are_kept_apart_and_terminating_ones_left_out() {
+    let pods = [pod(0), unready(1), pod_with(2, set_deleted)];
+    assert_eq!(counts(&of(&service(), &pods)), [(1, 1)]);
+    let publishing = service_with(|s| s["spec"]["publishNotReadyAddresses"] = true.into());
+    assert_eq!(counts(&of(&publishing, &pods)), [(3, 0)]);
+}
+
+#[test]
+fn only_the_first_family_is_listed() {
+    let dual = pod_with(0, |p| {
+        p["status"]["podIPs"] = json!([{ "ip": "10.0.0.1" }, { "ip": "fd00::1" }])
+    });
+    let service = service_with(|s| s["spec"]["ipFamilies"] = json!(["IPv6", "IPv4"]));
+    let endpoints = of(&service, &[dual]);
+    let ip = endpoints
+        .subsets
+        .first()
+        .and_then(|subset| subset.addresses.first())
+        .map(|address| address.ip.to_string());
+    assert_eq!(ip.as_deref(), Some("fd00::1"));
+}
+
+#[test]
+fn pods_are_grouped_by_the_ports_they_offer_and_those_without_any_are_left_out() {
+    let named = service_with(|s| s["spec"]["ports"][0]["targetPort"] = "http".into());
+    let other = pod_with(1, |p| {
+        p["spec"]["containers"][0]["ports"][0]["containerPort"] = 9090.into()
+    });
+    let none = pod_with(2, |p| p["spec"]["containers"] = json!([{}]));
+    assert_eq!(counts(&of(&named, &[pod(0), other, none])), [(1, 0), (1, 0)]);
+    let portless = service_with(|s| s["spec"]["ports"] = Value::Null);
+    assert_eq!(counts(&of(&portless, &[pod(0)])), []);
+    let headless = service_with(|s| {
+        s["spec"]["ports"] = Value::Null;
+        s["spec"]["clusterIP"] = "None".into();
+    });
+    assert_eq!(counts(&of(&headless, &[pod(0)])), [(1, 0)]);
+}
+
+#[test]
+fn at_most_a_thousand_addresses_are_listed_ready_ones_first() {
+    let mut pods = pods(900);
+    pods.extend((900..1200).map(unready));
+    let endpoints = of(&service(), &pods);
+    assert_eq!(
+        (counts(&endpoints), endpoints.truncated),
+        (vec![(900, 100)], true)
+    );
+    let all_ready: Vec<Pod> = (0..1500)
+        .map(|i| {
+            pod_with(i, |p| {
+                p["spec"]["containers"][0]["ports"][0]["containerPort"] = (8080 + i % 3).into()
+            })
+        })
+        .collect();
+    let named = service_with(|s| s["spec"]["ports"][0]["targetPort"] = "http".into());
+    let endpoints = of(&named, &all_ready);
+    assert_eq!(
+        counts(&endpoints).iter().map(|(ready, _)| ready).sum::<usize>(),
+        MAX_ADDRESSES
+    );
+    assert!(
+        counts(&endpoints)
+            .iter()
+            .all(|(ready, _)| (332..=334).contains(ready)),
+        "{:?}",
+        counts(&endpoints)
+    );
+    assert!(!of(&service(), &pods[..1000]).truncated);
+}
+
+#[test]
+fn what_was_written_reads_back_as_the_same() {
+    let service = service_with(|s| {
+        s["metadata"]["labels"] = json!({ "team": "a", "endpoints.kubernetes.io/managed-by": "evil" });
+        s["spec"]["clusterIP"] = "None".into();
+    });
+    let wanted = of(&service, &[pod(0), unready(1)]);
+    let body = wanted.body(&service, None, Some(Moment::from_seconds(1)));
+    let object: Value = serde_json::from_slice(&body).expect("JSON");
+    assert_eq!(
+        object["metadata"]["labels"],
+        json!({
+            "team": "a", "endpoints.kubernetes.io/managed-by": "endpoint-controller", "service.kubernetes.io/headless": "",
+        })
+    );
+    let mut stored: Endpoints = serde_json::from_value(object).expect("endpoints");
+    assert!(wanted.shown_by(&stored));
+    assert!(stored.has_trigger_time);
+    stored.resource_version = "7".into();
+    let patch = of(&common::service(), &[pod(0)]).body(&service, Some(&stored), None);
+    let patch: Value = serde_json::from_slice(&patch).expect("JSON");
+    assert_eq!(patch["metadata"]["resourceVersion"], "7");
+    assert_eq!(patch["metadata"]["labels"]["team"], Value::Null);
+    assert_eq!(
+        patch["metadata"]["annotations"]["endpoints.kubernetes.io/last-change-trigger-time"],
+        Value::Null
+    );
+}
+
+#[test]
+fn external_and_selectorless_services_have_no_endpoints_of_ours() {
+    for field in ["type", "selector"] {
+        let service = service_with(|s| {
+            s["spec"][field] = if field == "type" {
+                "ExternalName".into()
+            } else {
+                Value::Null
+            }
+        });
+        assert_eq!(desired(&service, &[]), None);
+    }
+}
