@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const DATA_FILE: &str = "store.redb";
+const NEW_FILE: &str = "store.redb.new";
 const LOCK_FILE: &str = "store.lock";
 
 /// The medium of a database. Clones share the medium.
@@ -31,17 +32,29 @@ impl Disk {
         }
     }
 
-    /// Opens or creates the data file, durably entered in its directory.
-    pub fn open(dir: &Path) -> Result<Self, StoreError> {
+    /// Opens the data file of a directory. If there is none, `make` writes it under another name
+    /// first, so that a crash cannot leave a half-made one behind.
+    pub fn open(dir: &Path, make: impl FnOnce(Self) -> Result<(), StoreError>) -> Result<Self, StoreError> {
         let path = dir.join(DATA_FILE);
+        if !path.exists() {
+            let new = dir.join(NEW_FILE);
+            let _ = std::fs::remove_file(&new);
+            make(Self::open_file(&new)?)?;
+            std::fs::rename(&new, &path)
+                .and_then(|()| File::open(dir)?.sync_all())
+                .map_err(|error| unavailable(&path, &error))?;
+        }
+        Self::open_file(&path)
+    }
+
+    fn open_file(path: &Path) -> Result<Self, StoreError> {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
-            .open(&path)
-            .and_then(|file| File::open(dir)?.sync_all().map(|()| file))
-            .map_err(|error| unavailable(&path, &error))?;
+            .open(path)
+            .map_err(|error| unavailable(path, &error))?;
         Ok(Self::new(DataFile(file)))
     }
 

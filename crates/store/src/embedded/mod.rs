@@ -11,6 +11,8 @@ mod group;
 mod index;
 mod signals;
 mod tables;
+#[cfg(test)]
+mod tests;
 mod window;
 mod writer;
 
@@ -81,7 +83,8 @@ impl EmbeddedStore {
     /// Opens or creates the store in a directory, which no other process may use meanwhile.
     pub fn open(dir: &Path, options: Options) -> Result<Self, StoreError> {
         let lock = disk::lock(dir)?;
-        Self::start(Disk::open(dir)?, Some(lock), options)
+        let disk = Disk::open(dir, |disk| Reopening::open(disk, &options).map(drop))?;
+        Self::start(disk, Some(lock), options)
     }
 
     fn start(disk: Disk, lock: Option<File>, options: Options) -> Result<Self, StoreError> {
