@@ -1,0 +1,322 @@
+//! How does a transaction get into the kernel, and the kernel's state out of it?
+
+use super::batch::{Batch, BatchError, Fault, Generation};
+use super::chain::Chain;
+use super::element::{Element, ElementList};
+use super::name::{Family, Name};
+use super::rule::Rule;
+use super::set::Set;
+use super::table::Table;
+use super::transaction::Transaction;
+use super::wire::{self, msg};
+use crate::netlink::{
+    Buffers, Errno, ErrorReply, Header, Malformed, Message, Messages, Received, Socket, SocketError, Writer,
+    flags, kind,
+};
+
+/// How often a dump that a commit disturbed is begun again.
+const DUMP_ATTEMPTS: u32 = 10;
+
+/// A transaction is not in the kernel, or we cannot know.
+#[derive(Debug, thiserror::Error)]
+pub enum CommitError {
+    /// It cannot be written as messages; nothing was sent.
+    #[error("the transaction cannot be encoded")]
+    Encode(#[from] BatchError),
+    /// Someone changed the ruleset since the generation the transaction was made for; nothing was done.
+    #[error("the ruleset was changed by someone else in the meantime")]
+    GenerationChanged,
+    /// The kernel lacked memory or was busy; nothing was done, and the same transaction may succeed later.
+    #[error("the kernel could not take the transaction now: {0}")]
+    TryAgain(Fault),
+    /// The kernel refused a change; nothing was done.
+    #[error("the kernel refused {}", .0.first().map(ToString::to_string).unwrap_or_default())]
+    Refused(
+        /// Everything it complained about, first things first.
+        Vec<Fault>,
+    ),
+    /// The batch does not fit into the socket; nothing was done.
+    #[error("a batch of {bytes} bytes does not fit into the socket's send buffer")]
+    TooLarge {
+        /// Its length.
+        bytes: usize,
+    },
+    /// No verdict came; it may or may not be in the kernel.
+    #[error("no verdict on the transaction")]
+    Unknown(#[source] SocketError),
+    /// The acknowledgement is missing although nothing went wrong.
+    #[error("the kernel did not acknowledge the transaction")]
+    Unacknowledged,
+}
+
+impl CommitError {
+    /// Whether the kernel certainly holds nothing of the transaction.
+    pub fn is_unchanged(&self) -> bool {
+        !matches!(self, Self::Unknown(_) | Self::Unacknowledged)
+    }
+}
+
+/// The kernel's state could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The kernel answered with an error.
+    #[error("the kernel refused to list: {errno}")]
+    Refused {
+        /// The error.
+        errno: Errno,
+    },
+    /// The table, chain or set does not exist.
+    #[error("there is no such table, chain or set")]
+    NotFound,
+    /// The ruleset changed during every attempt.
+    #[error("the ruleset changed during each of {0} attempts to list it")]
+    Disturbed(u32),
+    /// The socket failed.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// The answer makes no sense.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// The answer ended early.
+    #[error("the kernel's answer has no end")]
+    Unfinished,
+}
+
+/// A connection to nf_tables of the network namespace it was opened in.
+#[derive(Debug)]
+pub struct Client {
+    socket: Socket,
+    next_sequence: u32,
+}
+
+impl Client {
+    /// Connects from the calling thread's network namespace.
+    pub fn open(buffers: Buffers) -> Result<Self, SocketError> {
+        Ok(Self {
+            socket: Socket::netfilter(buffers)?,
+            next_sequence: 1,
+        })
+    }
+
+    /// Commits the transactions as one. With `only_at`, only if the ruleset is still at that generation.
+    pub fn commit(
+        &mut self,
+        transactions: &[Transaction],
+        only_at: Option<Generation>,
+    ) -> Result<(), CommitError> {
+        let batch = Batch::encode(transactions, only_at, self.next_sequence)?;
+        self.commit_batch(&batch)
+    }
+
+    /// The sequence number the next batch must begin with.
+    pub fn next_sequence(&self) -> u32 {
+        self.next_sequence
+    }
+
+    /// Commits a batch encoded elsewhere, which must begin with [`Client::next_sequence`].
+    pub fn commit_batch(&mut self, batch: &Batch) -> Result<(), CommitError> {
+        self.next_sequence = self.next_sequence.wrapping_add(batch.sequence_count());
+        if batch.is_empty() {
+            return Ok(());
+        }
+        self.socket.drain();
+        self.socket.send(batch.bytes()).map_err(|error| match error {
+            SocketError::Send { bytes, source } if source.raw_os_error() == Some(Errno::MSGSIZE.0) => {
+                CommitError::TooLarge { bytes }
+            }
+            // Neither of these has passed anything on.
+            SocketError::Send { source, .. }
+                if matches!(source.raw_os_error(), Some(code) if Errno(code) == Errno::NOBUFS || Errno(code) == Errno::NOMEM) =>
+            {
+                CommitError::TryAgain(Fault {
+                    errno: Errno(source.raw_os_error().unwrap_or_default()),
+                    message: None,
+                    op: None,
+                    element: None,
+                    attribute: None,
+                })
+            }
+            error => CommitError::Unknown(error),
+        })?;
+        self.read_verdict(batch)
+    }
+
+    fn read_verdict(&mut self, batch: &Batch) -> Result<(), CommitError> {
+        let mut faults = Vec::new();
+        let mut acknowledged = false;
+        while let Received::Datagram(datagram) = self.socket.receive().map_err(CommitError::Unknown)? {
+            for message in Messages::new(datagram).map_while(Result::ok) {
+                if message.kind != kind::ERROR || !batch.owns(message.sequence) {
+                    continue;
+                }
+                if let Ok(reply) = ErrorReply::decode(&message) {
+                    acknowledged |= reply.error.is_none() && batch.is_final(reply.sequence);
+                    faults.extend(batch.fault(&reply));
+                }
+            }
+        }
+        classify(faults, acknowledged)
+    }
+
+    /// The ruleset's current generation.
+    pub fn generation(&mut self) -> Result<Generation, ReadError> {
+        let mut generation = None;
+        self.request(Family::Inet, msg::GET_GENERATION, 0, |_| {}, &mut |message| {
+            for attribute in message.attributes()? {
+                let attribute = attribute?;
+                if attribute.kind == wire::GEN_ID {
+                    generation = Some(Generation(attribute.u32_be()?));
+                }
+            }
+            Ok(())
+        })?;
+        generation.ok_or(ReadError::Unfinished)
+    }
+
+    /// The tables of a family.
+    pub fn tables(&mut self, family: Family) -> Result<Vec<Table>, ReadError> {
+        self.dump(family, msg::GET_TABLE, &|_| {}, |message| {
+            Table::decode(message).map(Option::into_iter)
+        })
+    }
+
+    /// The chains of a table.
+    pub fn chains(&mut self, family: Family, table: &Name) -> Result<Vec<Chain>, ReadError> {
+        let of_table = |w: &mut Writer| w.text(wire::chain::TABLE, table.as_str());
+        self.dump(family, msg::GET_CHAIN, &of_table, |message| {
+            let (owner, chain) = Chain::decode(message)?;
+            Ok((owner == *table).then_some(chain).into_iter())
+        })
+    }
+
+    /// The rules of a table with their handles, in the order of their chains.
+    pub fn rules(&mut self, family: Family, table: &Name) -> Result<Vec<(Rule, u64)>, ReadError> {
+        let of_table = |w: &mut Writer| w.text(wire::rule::TABLE, table.as_str());
+        self.dump(family, msg::GET_RULE, &of_table, |message| {
+            let (owner, rule, handle) = Rule::decode(message)?;
+            let handle = handle.ok_or(Malformed("a listed rule without a handle"))?;
+            Ok((owner == *table).then_some((rule, handle)).into_iter())
+        })
+    }
+
+    /// The sets of a table.
+    pub fn sets(&mut self, family: Family, table: &Name) -> Result<Vec<Set>, ReadError> {
+        let of_table = |w: &mut Writer| w.text(wire::set::TABLE, table.as_str());
+        self.dump(family, msg::GET_SET, &of_table, |message| {
+            let (owner, set) = Set::decode(message)?;
+            Ok((owner == *table).then_some(set).into_iter())
+        })
+    }
+
+    /// The elements of a set.
+    pub fn elements(&mut self, family: Family, table: &Name, set: &Name) -> Result<Vec<Element>, ReadError> {
+        let of_set = |w: &mut Writer| {
+            w.text(wire::element::LIST_TABLE, table.as_str());
+            w.text(wire::element::LIST_SET, set.as_str());
+        };
+        self.dump(family, msg::GET_ELEMENTS, &of_set, |message| {
+            Ok(ElementList::decode(message)?.elements.into_iter())
+        })
+    }
+
+    fn dump<T, I: Iterator<Item = T>>(
+        &mut self,
+        family: Family,
+        kind: u16,
+        body: &dyn Fn(&mut Writer),
+        mut decode: impl FnMut(&Message<'_>) -> Result<I, Malformed>,
+    ) -> Result<Vec<T>, ReadError> {
+        for _ in 0..DUMP_ATTEMPTS {
+            let mut found = Vec::new();
+            let whole = self.request(family, kind, flags::DUMP, body, &mut |message| {
+                found.extend(decode(message)?);
+                Ok(())
+            })?;
+            if whole {
+                return Ok(found);
+            }
+        }
+        Err(ReadError::Disturbed(DUMP_ATTEMPTS))
+    }
+
+    /// Sends a request and hands its answers to `visit`. False if a commit disturbed the dump.
+    fn request(
+        &mut self,
+        family: Family,
+        kind: u16,
+        extra_flags: u16,
+        body: impl FnOnce(&mut Writer),
+        visit: &mut dyn FnMut(&Message<'_>) -> Result<(), Malformed>,
+    ) -> Result<bool, ReadError> {
+        let sequence = self.next_sequence;
+        self.next_sequence = sequence.wrapping_add(1);
+        let header = Header {
+            kind: wire::SUBSYSTEM << 8 | kind,
+            flags: flags::REQUEST | flags::ACK | extra_flags,
+            sequence,
+            family: family.number(),
+            version: 0,
+            resource: 0,
+        };
+        let mut writer = Writer::new();
+        writer.message(header, body);
+        self.socket.drain();
+        self.socket.send(writer.bytes())?;
+        read_answer(&mut self.socket, sequence, visit)
+    }
+}
+
+/// Reads until the end of a dump or the acknowledgement of a single answer.
+fn read_answer(
+    socket: &mut Socket,
+    sequence: u32,
+    visit: &mut dyn FnMut(&Message<'_>) -> Result<(), Malformed>,
+) -> Result<bool, ReadError> {
+    let mut whole = true;
+    let mut malformed = None;
+    loop {
+        let Received::Datagram(datagram) = socket.receive()? else {
+            return Err(ReadError::Unfinished);
+        };
+        for message in Messages::new(datagram) {
+            let message = message?;
+            if message.sequence != sequence {
+                continue;
+            }
+            whole &= message.flags & flags::DUMP_INTERRUPTED == 0;
+            match message.kind {
+                kind::DONE => return malformed.map_or(Ok(whole), Err),
+                kind::ERROR => match ErrorReply::decode(&message)?.error {
+                    None => return malformed.map_or(Ok(whole), Err),
+                    Some(Errno::NOENT) => return Err(ReadError::NotFound),
+                    // The kernel gives up a dump during which the ruleset changed too much.
+                    Some(Errno::INTR | Errno::AGAIN) => return Ok(false),
+                    Some(errno) => return Err(ReadError::Refused { errno }),
+                },
+                // Go on reading after nonsense, so that the socket is left in order.
+                _ if malformed.is_none() => malformed = visit(&message).err().map(ReadError::from),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn classify(faults: Vec<Fault>, acknowledged: bool) -> Result<(), CommitError> {
+    let Some(first) = faults.first() else {
+        return if acknowledged {
+            Ok(())
+        } else {
+            Err(CommitError::Unacknowledged)
+        };
+    };
+    if faults.iter().any(|fault| fault.errno == Errno::RESTART) {
+        return Err(CommitError::GenerationChanged);
+    }
+    let passing = |errno: Errno| matches!(errno, Errno::INTR | Errno::AGAIN | Errno::NOMEM | Errno::NOBUFS);
+    // BUSY is passing for chains that lose their last reference late (before Linux 6.2), but for elements
+    // it says that one exists with other data, which trying again does not change.
+    if faults.iter().all(|fault| passing(fault.errno)) {
+        return Err(CommitError::TryAgain(first.clone()));
+    }
+    Err(CommitError::Refused(faults))
+}
