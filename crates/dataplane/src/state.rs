@@ -179,6 +179,13 @@ impl<'a, A: Address> PortView<'a, A> {
         self.service.is_externally_accessible(self.port)
     }
 
+    /// Whether any of the ways in from outside is this port's to program.
+    pub fn has_external_destination(&self) -> bool {
+        self.node_port().is_some()
+            || self.external_ips().next().is_some()
+            || self.load_balancer_vips().next().is_some()
+    }
+
     /// Traffic to the cluster address is dropped: endpoints exist, but none the policy allows.
     pub fn drops_internal(&self) -> bool {
         self.drops(self.service.internal_policy)
