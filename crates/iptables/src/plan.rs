@@ -113,6 +113,17 @@ impl<A: Address> Planner<A> {
         }
     }
 
+    /// Plans a full sync of these states, whatever was applied before.
+    pub fn full(&mut self, states: Vec<Arc<ServiceState<A>>>, inventory: Inventory) -> FullPlan<A> {
+        self.ledger = Ledger::default();
+        FullPlan::new(
+            states,
+            self.settings.clone(),
+            inventory,
+            EndpointComments::Written,
+        )
+    }
+
     /// Records that the kernel has accepted a transaction.
     pub fn applied(&mut self, transaction: &Transaction<A>) {
         self.ledger.apply(transaction);

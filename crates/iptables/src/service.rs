@@ -238,7 +238,7 @@ impl<'a, A: Address> PortRules<'a, A> {
     /// Whether source ranges apply, which needs endpoints: without any, all traffic is refused anyway.
     fn is_guarded(&self) -> bool {
         let guarded =
-            !self.view.source_ranges().is_empty() && !self.view.service.load_balancer_vips().is_empty();
+            !self.view.source_ranges().is_empty() && self.view.load_balancer_vips().next().is_some();
         guarded && self.view.selection().has_any
     }
 

@@ -3,9 +3,11 @@
 //! - [`cluster`] says a cluster in a few lines and builds the proxy's index from it;
 //! - [`cases`] is the table of packets and fates that every backend has to pass;
 //! - [`etcd`] gives a test an etcd of its own;
+//! - [`history`] makes random pasts;
 //! - [`netns`] makes network namespaces for tests with a real kernel.
 
 pub mod cases;
 pub mod cluster;
 pub mod etcd;
+pub mod history;
 pub mod netns;
