@@ -1,1 +1,3 @@
-//! Placeholder until the first module lands.
+//! The embedded, Kubernetes-compatible API server.
+
+pub mod auth;
