@@ -1,0 +1,266 @@
+//! How far is a rollout, in the words that `kubectl rollout` reads?
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Deployment, DeploymentPlan, DeploymentStatus, Sets};
+use crate::meta::{Condition, whole_second};
+
+const AVAILABLE: &str = "Available";
+const PROGRESSING: &str = "Progressing";
+const REPLICA_FAILURE: &str = "ReplicaFailure";
+
+/// The numbers of the status; conditions are those there were.
+pub(super) fn base(deployment: &Deployment, sets: &Sets<'_>) -> DeploymentStatus {
+    let sum = |count: fn(&crate::replicaset::ReplicaSetStatus) -> i32| {
+        sets.all().map(|set| count(&set.status)).sum()
+    };
+    let available: i32 = sum(|status| status.available_replicas);
+    DeploymentStatus {
+        observed_generation: deployment.metadata.generation,
+        replicas: sum(|status| status.replicas),
+        updated_replicas: sets.new.map_or(0, |set| set.status.replicas),
+        ready_replicas: sum(|status| status.ready_replicas),
+        available_replicas: available,
+        unavailable_replicas: (sets.wanted_pods() - available).max(0),
+        collision_count: deployment.status.collision_count,
+        conditions: deployment.status.conditions.clone(),
+    }
+}
+
+/// Whether all pods are of the newest template and available.
+pub(super) fn complete(deployment: &Deployment, status: &DeploymentStatus) -> bool {
+    let wanted = deployment.replicas();
+    status.updated_replicas == wanted
+        && status.replicas == wanted
+        && status.available_replicas == wanted
+        && status.observed_generation >= deployment.metadata.generation
+}
+
+/// Brings the conditions up to date; returns when the progress deadline strikes.
+pub(super) fn conditions(
+    deployment: &Deployment,
+    sets: &Sets<'_>,
+    plan: &DeploymentPlan,
+    status: &mut DeploymentStatus,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    let now = whole_second(now);
+    let (_, unavailable) = deployment.bounds();
+    let enough = status.available_replicas >= deployment.replicas() - unavailable;
+    let available = if enough {
+        (
+            "True",
+            "MinimumReplicasAvailable",
+            "Deployment has minimum availability.",
+        )
+    } else {
+        (
+            "False",
+            "MinimumReplicasUnavailable",
+            "Deployment does not have minimum availability.",
+        )
+    };
+    set(
+        status,
+        AVAILABLE,
+        available.0,
+        available.1,
+        available.2.into(),
+        now,
+    );
+    let failure = sets
+        .all()
+        .flat_map(|set| &set.status.conditions)
+        .find(|condition| condition.r#type == REPLICA_FAILURE);
+    match failure {
+        Some(failure) => set(
+            status,
+            REPLICA_FAILURE,
+            &failure.status,
+            &failure.reason,
+            failure.message.clone(),
+            now,
+        ),
+        None => status
+            .conditions
+            .retain(|condition| condition.r#type != REPLICA_FAILURE),
+    }
+    let Some(deadline) = deployment
+        .spec
+        .progress_deadline_seconds
+        .filter(|seconds| *seconds < i32::MAX)
+    else {
+        status
+            .conditions
+            .retain(|condition| condition.r#type != PROGRESSING);
+        return None;
+    };
+    progress(
+        deployment,
+        sets,
+        plan,
+        status,
+        SignedDuration::from_secs(deadline.into()),
+        now,
+    )
+}
+
+fn progress(
+    deployment: &Deployment,
+    sets: &Sets<'_>,
+    plan: &DeploymentPlan,
+    status: &mut DeploymentStatus,
+    deadline: SignedDuration,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    let current = get(status, PROGRESSING).cloned();
+    let reason = current.as_ref().map_or("", |condition| condition.reason.as_str());
+    if deployment.spec.paused {
+        if !matches!(reason, "DeploymentPaused" | "ProgressDeadlineExceeded") {
+            set(
+                status,
+                PROGRESSING,
+                "Unknown",
+                "DeploymentPaused",
+                "Deployment is paused".into(),
+                now,
+            );
+        }
+        return None;
+    }
+    if reason == "DeploymentPaused" {
+        set(
+            status,
+            PROGRESSING,
+            "Unknown",
+            "DeploymentResumed",
+            "Deployment is resumed".into(),
+            now,
+        );
+        return now.checked_add(deadline).ok();
+    }
+    if let Some(created) = &plan.create {
+        let name = created
+            .pointer("/metadata/name")
+            .and_then(serde_json::Value::as_str)
+            .unwrap_or("");
+        set(
+            status,
+            PROGRESSING,
+            "True",
+            "NewReplicaSetCreated",
+            format!("Created new replica set {name:?}"),
+            now,
+        );
+        return now.checked_add(deadline).ok();
+    }
+    let subject = match sets.new {
+        Some(set) => format!("ReplicaSet {:?}", set.metadata.name),
+        None => format!("Deployment {:?}", deployment.metadata.name),
+    };
+    // A finished rollout stays finished, whatever happens to its pods later.
+    if status.replicas == status.updated_replicas && reason == "NewReplicaSetAvailable" {
+        return None;
+    }
+    if complete(deployment, status) {
+        set(
+            status,
+            PROGRESSING,
+            "True",
+            "NewReplicaSetAvailable",
+            format!("{subject} has successfully progressed."),
+            now,
+        );
+        return None;
+    }
+    if advanced(&deployment.status, status) || current.is_none() || reason == "NewReplicaSetAvailable" {
+        let same_status = current.as_ref().filter(|condition| condition.status == "True");
+        let since = same_status.and_then(|condition| condition.last_transition_time);
+        status
+            .conditions
+            .retain(|condition| condition.r#type != PROGRESSING);
+        let (word, message) = match (&current, sets.new) {
+            (None, Some(set)) => (
+                "FoundNewReplicaSet",
+                format!("Found new replica set {:?}", set.metadata.name),
+            ),
+            _ => ("ReplicaSetUpdated", format!("{subject} is progressing.")),
+        };
+        set(status, PROGRESSING, "True", word, message, now);
+        if let (Some(condition), Some(since)) = (
+            status.conditions.iter_mut().find(|c| c.r#type == PROGRESSING),
+            since,
+        ) {
+            condition.last_transition_time = Some(since);
+        }
+        return now.checked_add(deadline).ok();
+    }
+    if reason == "ProgressDeadlineExceeded" {
+        return None;
+    }
+    let strikes = current.and_then(|condition| condition.last_update_time?.checked_add(deadline).ok());
+    if strikes.is_some_and(|strikes| strikes < now) {
+        set(
+            status,
+            PROGRESSING,
+            "False",
+            "ProgressDeadlineExceeded",
+            format!("{subject} has timed out progressing."),
+            now,
+        );
+        return None;
+    }
+    // One second later, since the deadline has to be over.
+    strikes.and_then(|strikes| strikes.checked_add(SignedDuration::from_secs(1)).ok())
+}
+
+/// Whether more new pods, fewer old pods, or more ready or available ones are there than before.
+fn advanced(before: &DeploymentStatus, after: &DeploymentStatus) -> bool {
+    after.updated_replicas > before.updated_replicas
+        || after.replicas - after.updated_replicas < before.replicas - before.updated_replicas
+        || after.ready_replicas > before.ready_replicas
+        || after.available_replicas > before.available_replicas
+}
+
+fn get<'a>(status: &'a DeploymentStatus, r#type: &str) -> Option<&'a Condition> {
+    status
+        .conditions
+        .iter()
+        .find(|condition| condition.r#type == r#type)
+}
+
+/// Sets a condition, unless it says the same already; its transition time changes with its status only.
+fn set(
+    status: &mut DeploymentStatus,
+    r#type: &str,
+    value: &str,
+    reason: &str,
+    message: String,
+    now: Timestamp,
+) {
+    let old = status
+        .conditions
+        .iter()
+        .position(|condition| condition.r#type == r#type);
+    let mut condition = Condition {
+        r#type: r#type.into(),
+        status: value.into(),
+        reason: reason.into(),
+        message,
+        last_update_time: Some(now),
+        last_transition_time: Some(now),
+    };
+    match old {
+        None => status.conditions.push(condition),
+        Some(index) => {
+            let old = &mut status.conditions[index];
+            if old.status == condition.status && old.reason == condition.reason {
+                return;
+            }
+            if old.status == condition.status {
+                condition.last_transition_time = old.last_transition_time;
+            }
+            *old = condition;
+        }
+    }
+}

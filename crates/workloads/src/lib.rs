@@ -1,0 +1,17 @@
+//! Which pods and ReplicaSets should there be, where should pods run, and which are leftovers?
+//!
+//! The loops that a rolling update needs, as decisions: values in, values out, with `now` as an
+//! argument. The controllers crate carries them to an API server.
+
+pub mod deployment;
+pub mod expectations;
+pub mod gc;
+pub mod meta;
+pub mod ownership;
+pub mod pod;
+pub mod replicaset;
+pub mod scheduler;
+pub mod selector;
+pub mod template;
+
+pub use jiff::Timestamp;
