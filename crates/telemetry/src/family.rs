@@ -10,7 +10,7 @@ use crate::text::{Encoder, Kind};
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 /// The value of every label of the series that stands for all that did not fit.
 pub const OVERFLOW_LABEL: &str = "other";
@@ -33,7 +33,10 @@ struct Inner<M: Metric> {
     hasher: RandomState,
     series: RwLock<Table<M>>,
     overflow: M,
-    overflowed: Counter,
+    /// Counts lookups that did not fit, once there are any.
+    overflowed: OnceLock<Counter>,
+    /// Where those counts are kept; the family of these counts has none.
+    overflow_counts: Option<Family<Counter>>,
 }
 
 #[derive(Debug)]
@@ -50,7 +53,12 @@ struct Series<M> {
 }
 
 impl<M: Metric> Family<M> {
-    pub(crate) fn create(definition: Definition, kind: Kind, config: M::Config, overflowed: Counter) -> Self {
+    pub(crate) fn create(
+        definition: Definition,
+        kind: Kind,
+        config: M::Config,
+        overflow_counts: Option<Family<Counter>>,
+    ) -> Self {
         Self(Arc::new(Inner {
             definition,
             kind,
@@ -61,7 +69,8 @@ impl<M: Metric> Family<M> {
                 by_hash: HashMap::new(),
                 count: 0,
             }),
-            overflowed,
+            overflowed: OnceLock::new(),
+            overflow_counts,
         }))
     }
 
@@ -89,7 +98,16 @@ impl<M: Metric> Family<M> {
             return metric.clone();
         }
         if table.count >= inner.definition.max_series {
-            inner.overflowed.inc();
+            let counts = || {
+                inner
+                    .overflow_counts
+                    .as_ref()
+                    .map(|counts| counts.with(&[inner.definition.name]))
+            };
+            inner
+                .overflowed
+                .get_or_init(|| counts().unwrap_or_default())
+                .inc();
             return inner.overflow.clone();
         }
         let metric = M::create(&inner.config);
@@ -159,7 +177,7 @@ impl<M: Metric> Collector for Family<M> {
             let labels: Vec<(&str, &str)> = definition.labels.iter().copied().zip(values).collect();
             series.metric.encode(&labels, &mut out);
         }
-        if inner.overflowed.get() > 0 && !definition.labels.is_empty() {
+        if inner.overflowed.get().is_some() && !definition.labels.is_empty() {
             let labels: Vec<(&str, &str)> = definition
                 .labels
                 .iter()

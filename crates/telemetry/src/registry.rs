@@ -191,7 +191,7 @@ impl Registry {
             "labels of {}",
             definition.name
         );
-        let overflowed = self.overflow_counters().with(&[definition.name]);
+        let overflow_counts = self.overflow_counters();
         let mut entries = self.lock();
         if entries.definitions.contains_key(definition.name) {
             return Err(DuplicateName(definition.name.to_owned()));
@@ -199,7 +199,7 @@ impl Registry {
         entries
             .definitions
             .insert(definition.name, (definition.clone(), kind));
-        let family = Family::create(definition, kind, config, overflowed);
+        let family = Family::create(definition, kind, config, Some(overflow_counts));
         entries.collectors.push(Arc::new(family.clone()));
         Ok(family)
     }
@@ -239,7 +239,7 @@ impl Registry {
         entries
             .definitions
             .insert(definition.name, (definition.clone(), Kind::Counter));
-        let family = Family::create(definition, Kind::Counter, (), Counter::default());
+        let family = Family::create(definition, Kind::Counter, (), None);
         entries.collectors.push(Arc::new(family.clone()));
         entries.overflowed = Some(family.clone());
         family

@@ -4,6 +4,9 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+static TURN: Mutex<()> = Mutex::new(());
 
 /// The mode of files that hold a private key or a token.
 pub(crate) const SECRET: u32 = 0o600;
@@ -22,8 +25,11 @@ pub(crate) fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> 
         .file_name()
         .ok_or(io::ErrorKind::InvalidInput)?
         .to_string_lossy();
-    let temporary = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
-    // A leftover of a killed process may carry other permissions, so it is never reused.
+    // The name is always the same, so that a killed process leaves at most one such file, and only
+    // until the next replacement; within this process replacements take turns.
+    let temporary = path.with_file_name(format!(".{name}.tmp"));
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    // A leftover may carry other permissions, so it is never reused.
     match fs::remove_file(&temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -67,6 +73,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
         fs::write(&path, "old").unwrap();
+        fs::write(dir.path().join(".key.tmp"), "left by a killed process").unwrap();
         replace(&path, b"new", SECRET).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "new");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);

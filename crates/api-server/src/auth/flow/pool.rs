@@ -2,7 +2,8 @@
 //!
 //! A pool has a number of slots. A user may hold at most seven eighths of them, so that somebody
 //! else always finds one soon. While users wait, a freed slot goes to the one who holds the fewest,
-//! and among equals to the one who has waited longest. A waiter that gives up leaves the queue.
+//! and among equals to the one who has waited longest. Nobody may fill the queue alone, and a waiter
+//! that gives up leaves it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -114,7 +115,7 @@ impl Pool {
                     user,
                 });
             }
-            if state.waiting >= self.queue_limit {
+            if !state.may_wait(&user, self) {
                 state.rejected += 1;
                 return Err(Refusal::QueueFull);
             }
@@ -166,6 +167,12 @@ impl State {
     fn may_start(&self, user: &str, pool: &Pool) -> bool {
         let held = self.users.get(user).map_or(0, |user| user.in_flight);
         self.in_flight < pool.slots && held < pool.per_user
+    }
+
+    /// Whether `user` may join the queue: nobody may take up more than half of it.
+    fn may_wait(&self, user: &str, pool: &Pool) -> bool {
+        let own = self.users.get(user).map_or(0, |user| user.queue.len());
+        self.waiting < pool.queue_limit && own < pool.queue_limit.div_ceil(2)
     }
 
     fn start(&mut self, user: &Arc<str>) {
