@@ -1,2 +1,68 @@
 # What CI runs and what the README names. `make help` lists the targets.
 .DEFAULT_GOAL := help
+SHELL := /bin/bash
+CARGO ?= cargo
+
+# Debian packages that building and testing need, each with a file that shows it is there.
+PACKAGES := \
+  etcd-server:/usr/bin/etcd \
+  iptables:/usr/sbin/iptables-nft-restore \
+  nftables:/usr/sbin/nft \
+  iproute2:/usr/sbin/ip \
+  conntrack:/usr/sbin/conntrack
+# Any kubectl will do; Debian's is the fallback.
+ifeq ($(shell command -v kubectl),)
+PACKAGES += kubernetes-client:/usr/bin/kubectl
+endif
+
+.PHONY: help
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+.PHONY: deps
+deps: ## Install what is missing (Debian packages; needs root or sudo)
+	@missing=(); for entry in $(PACKAGES); do \
+	  [ -e "$${entry#*:}" ] || missing+=("$${entry%%:*}"); \
+	done; \
+	if [ $${#missing[@]} -gt 0 ]; then \
+	  echo "installing $${missing[*]}"; \
+	  sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; \
+	  $$sudo apt-get update -qq && \
+	  $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$${missing[@]}" >/dev/null; \
+	fi
+
+.PHONY: build
+build: deps ## Build the program (debug)
+	$(CARGO) build --locked --bin pointsman
+
+.PHONY: up
+up: build ## Run a cluster on this machine until Ctrl-C
+	target/debug/pointsman up
+
+.PHONY: test
+test: deps fmt clippy licences unit ## Everything that CI checks
+
+.PHONY: fmt
+fmt: ## Check the formatting
+	$(CARGO) fmt --all --check
+
+.PHONY: clippy
+clippy: deps ## Lint with warnings denied
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+
+.PHONY: licences
+licences: ## Check that every dependency may be distributed under Apache-2.0
+	python3 tools/licences.py
+
+.PHONY: unit
+unit: deps ## Run all tests
+	$(CARGO) nextest run --locked --workspace
+
+.PHONY: bench-api
+bench-api: deps ## Measure the API server, on the embedded store and on etcd
+	$(CARGO) build --locked --release --bin pointsman --example bench_api
+	target/release/examples/bench_api target/release/pointsman
+
+.PHONY: clean
+clean: ## Remove what was built
+	$(CARGO) clean

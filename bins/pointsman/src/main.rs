@@ -1,3 +1,67 @@
 //! One program for the whole path from a pod's health to every node's rules.
 
-fn main() {}
+mod apiserver;
+mod duration;
+mod logging;
+mod up;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// From a pod's health to every node's load-balancing rules, measured.
+///
+/// Every role speaks the Kubernetes API and nothing else, so each runs against the embedded API server
+/// or against a real one.
+#[derive(Parser)]
+#[command(name = "pointsman", version, propagate_version = true)]
+struct Cli {
+    #[command(flatten)]
+    logging: logging::Flags,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run everything on this machine: one command, no configuration.
+    Up(up::Flags),
+    /// Run the Kubernetes-compatible API server on an embedded durable store, or on etcd.
+    Apiserver(Box<apiserver::Flags>),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    cli.logging.install();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: cannot start the runtime: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let outcome = runtime.block_on(async {
+        match cli.command {
+            Command::Up(flags) => up::run(flags).await,
+            Command::Apiserver(flags) => apiserver::run(*flags).await,
+        }
+    });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Waits for the signal that asks the program to stop.
+async fn stop_signal() -> anyhow::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => tracing::info!("stopping on SIGTERM"),
+        _ = interrupt.recv() => tracing::info!("stopping on SIGINT"),
+    }
+    Ok(())
+}

@@ -32,6 +32,12 @@ impl FieldSelector {
         Self { terms: vec![term] }
     }
 
+    /// The same selector with one more condition.
+    pub fn and(mut self, term: FieldTerm) -> Self {
+        self.terms.push(term);
+        self
+    }
+
     /// Reads the text of a `fieldSelector` parameter. In values, `\`, `,` and `=` are written with a
     /// backslash before them.
     pub fn parse(text: &str) -> Result<Self, ApiError> {

@@ -1,0 +1,199 @@
+//! `pointsman apiserver`.
+
+use crate::{duration, stop_signal};
+use anyhow::{Context, bail};
+use clap::Args;
+use pointsman_api_server::{Config, Running, StoreChoice, start};
+use pointsman_wire::FeatureGates;
+use pointsman_wire::admission::tolerations::TolerationSeconds;
+use pointsman_wire::net::parse_cidr;
+use pointsman_wire::strategy::{ClusterSettings, IpRange};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Flags that kube-apiserver also has keep its names and formats.
+#[derive(Args)]
+pub struct Flags {
+    /// Where keys, kubeconfigs and the embedded store live. `admin.kubeconfig` is written here before
+    /// the server says that it is ready.
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: PathBuf,
+    /// Address and port to serve HTTPS on; port 0 picks a free one.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:6443")]
+    pub listen: SocketAddr,
+    /// Address at which pods reach this server; becomes the endpoint of Service default/kubernetes.
+    #[arg(long, value_name = "IP")]
+    pub advertise_address: Option<IpAddr>,
+    /// Where objects are kept: `embedded`, or `etcd=URL[,URL...]`.
+    #[arg(long, value_name = "STORE", default_value = "embedded")]
+    pub store: String,
+    /// What all keys in etcd start with.
+    #[arg(long, value_name = "PREFIX", default_value = "/pointsman")]
+    pub etcd_prefix: String,
+    /// Authority of etcd's certificate.
+    #[arg(long, value_name = "FILE")]
+    pub etcd_cafile: Option<PathBuf>,
+    /// Client certificate for etcd.
+    #[arg(long, value_name = "FILE", requires = "etcd_keyfile")]
+    pub etcd_certfile: Option<PathBuf>,
+    /// Client key for etcd.
+    #[arg(long, value_name = "FILE", requires = "etcd_certfile")]
+    pub etcd_keyfile: Option<PathBuf>,
+    /// How much history is kept for watches and paged lists.
+    #[arg(long, value_name = "DURATION", default_value = "5m0s", value_parser = duration::parse)]
+    pub etcd_compaction_interval: Duration,
+    /// CSV file of bearer tokens: token,user,uid,"group1,group2".
+    #[arg(long, value_name = "FILE")]
+    pub token_auth_file: Option<PathBuf>,
+    /// Optional behaviours: EndpointSliceTerminatingCondition, SubSecondProbes (both on by default).
+    #[arg(long, value_name = "A=true,B=false", default_value = "", value_parser = FeatureGates::parse)]
+    pub feature_gates: FeatureGates,
+    /// Ranges for Service addresses; a second one of the other family makes the cluster dual-stack.
+    #[arg(
+        long,
+        value_name = "CIDR[,CIDR]",
+        default_value = "10.96.0.0/16,fd00:96::/112"
+    )]
+    pub service_cluster_ip_range: String,
+    /// Range for node ports.
+    #[arg(long, value_name = "FIRST-LAST", default_value = "30000-32767")]
+    pub service_node_port_range: String,
+    /// Toleration of the not-ready taint that pods get unless they have one. The ConfigMap
+    /// kube-system/pointsman-apiserver can change it while the server runs.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub default_not_ready_toleration_seconds: i64,
+    /// Toleration of the unreachable taint that pods get unless they have one; changeable likewise.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub default_unreachable_toleration_seconds: i64,
+    /// Whether requests without a credential reach authorization (by default they may read health and
+    /// version, and nothing else).
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    pub anonymous_auth: bool,
+    /// Further names and addresses in the generated serving certificate.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub tls_san: Vec<String>,
+    /// Serving certificate to use instead of a generated one.
+    #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
+    pub tls_cert_file: Option<PathBuf>,
+    /// Key of the serving certificate.
+    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
+    pub tls_private_key_file: Option<PathBuf>,
+    /// A further authority whose client certificates are believed (CN is the user, O the groups).
+    #[arg(long, value_name = "FILE")]
+    pub client_ca_file: Option<PathBuf>,
+    /// At most so many reads at once; more wait briefly, then get 429.
+    #[arg(long, value_name = "N", default_value_t = 400)]
+    pub max_requests_inflight: usize,
+    /// At most so many writes at once; more wait briefly, then get 429.
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    pub max_mutating_requests_inflight: usize,
+    /// How long events are kept.
+    #[arg(long, value_name = "DURATION", default_value = "1h0m0s", value_parser = duration::parse)]
+    pub event_ttl: Duration,
+}
+
+/// Runs the server until a signal stops it.
+pub async fn run(flags: Flags) -> anyhow::Result<()> {
+    let running = launch(flags).await?;
+    tracing::info!(address = %running.address, kubeconfig = %running.kubeconfig.display(), objects = running.objects, "ready");
+    stop_signal().await?;
+    running.stop().await;
+    Ok(())
+}
+
+/// Starts the server; returns once it is ready.
+pub async fn launch(flags: Flags) -> anyhow::Result<Running> {
+    Ok(start(config(flags)?).await?)
+}
+
+fn config(flags: Flags) -> anyhow::Result<Config> {
+    let store = store(&flags)?;
+    let cluster = ClusterSettings {
+        service_ranges: service_ranges(&flags.service_cluster_ip_range)?,
+        node_ports: node_ports(&flags.service_node_port_range)?,
+    };
+    Ok(Config {
+        data_dir: flags.data_dir,
+        listen: flags.listen,
+        advertise: flags.advertise_address,
+        store,
+        gates: flags.feature_gates,
+        cluster,
+        tolerations: TolerationSeconds {
+            not_ready: flags.default_not_ready_toleration_seconds,
+            unreachable: flags.default_unreachable_toleration_seconds,
+        },
+        token_file: flags.token_auth_file,
+        anonymous: flags.anonymous_auth,
+        extra_sans: flags.tls_san,
+        tls_files: flags.tls_cert_file.zip(flags.tls_private_key_file),
+        client_ca_file: flags.client_ca_file,
+        max_requests_inflight: flags.max_requests_inflight,
+        max_mutating_requests_inflight: flags.max_mutating_requests_inflight,
+        event_ttl: flags.event_ttl,
+        compaction_interval: flags.etcd_compaction_interval,
+    })
+}
+
+fn store(flags: &Flags) -> anyhow::Result<StoreChoice> {
+    if flags.store == "embedded" {
+        return Ok(StoreChoice::Embedded);
+    }
+    let Some(urls) = flags.store.strip_prefix("etcd=").filter(|urls| !urls.is_empty()) else {
+        bail!("--store {:?}: use `embedded` or `etcd=URL[,URL...]`", flags.store);
+    };
+    Ok(StoreChoice::Etcd {
+        endpoints: urls.split(',').map(str::to_owned).collect(),
+        prefix: flags.etcd_prefix.clone(),
+        ca_file: flags.etcd_cafile.clone(),
+        cert_file: flags.etcd_certfile.clone(),
+        key_file: flags.etcd_keyfile.clone(),
+    })
+}
+
+fn service_ranges(text: &str) -> anyhow::Result<Vec<IpRange>> {
+    let flag = "--service-cluster-ip-range";
+    let mut ranges: Vec<IpRange> = Vec::new();
+    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let (network, prefix) =
+            parse_cidr(flag, part).map_err(|error| anyhow::anyhow!("{flag}: {}", error.message()))?;
+        if ranges
+            .iter()
+            .any(|range| range.network.is_ipv4() == network.is_ipv4())
+        {
+            bail!("{flag} {text:?}: two ranges of the same family");
+        }
+        ranges.push(IpRange { network, prefix });
+    }
+    if ranges.is_empty() {
+        bail!("{flag} needs at least one range");
+    }
+    Ok(ranges)
+}
+
+fn node_ports(text: &str) -> anyhow::Result<(u16, u16)> {
+    let parse = || -> Option<(u16, u16)> {
+        let (first, last) = text.split_once('-')?;
+        let range = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        (range.0 > 0 && range.0 <= range.1).then_some(range)
+    };
+    parse().with_context(|| format!("--service-node-port-range {text:?} is not FIRST-LAST"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_read_and_bad_ones_named() {
+        assert_eq!(node_ports("30000-32767").unwrap(), (30000, 32767));
+        for bad in ["", "30000", "5-4", "0-9", "1-70000"] {
+            assert!(node_ports(bad).is_err(), "{bad}");
+        }
+        assert_eq!(service_ranges("10.96.0.0/16,fd00::/112").unwrap().len(), 2);
+        for bad in ["", "10.96.0.0", "10.0.0.0/8,10.96.0.0/16"] {
+            assert!(service_ranges(bad).is_err(), "{bad}");
+        }
+    }
+}

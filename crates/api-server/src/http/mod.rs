@@ -1,0 +1,6 @@
+//! Bytes in, bytes out: paths, parameters, media types and bodies.
+
+pub mod body;
+pub mod negotiate;
+pub mod query;
+pub mod route;
