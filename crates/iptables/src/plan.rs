@@ -165,6 +165,33 @@ impl<A: Address> Planner<A> {
     }
 }
 
+/// Takes everything of ours out of the kernel again (`--cleanup`). What the kubelet shares stays.
+pub fn cleanup<A: Address>(inventory: &Inventory) -> Transaction<A> {
+    let mut transaction = Transaction::default();
+    let kept = |chain: ChainName| chain == ChainName::Top(Top::Firewall);
+    for (table, from, rule) in top::jumps::<A>() {
+        let present = inventory.positions(table, ChainName::Builtin(from), &[&rule]) != [None];
+        if present && rule.jumps_to().is_some_and(|chain| !kept(chain)) {
+            transaction
+                .table(table)
+                .deletes
+                .push((ChainName::Builtin(from), rule));
+        }
+    }
+    let fixed = top::chains::<A>(&Settings::default())
+        .into_iter()
+        .map(|(table, chain, _)| (table, chain));
+    let transient = [Table::Filter, Table::Nat]
+        .into_iter()
+        .flat_map(|table| inventory.transient(table).map(move |chain| (table, chain)));
+    for (table, chain) in fixed.chain(transient) {
+        if inventory.contains(table, chain) {
+            transaction.table(table).removals.insert(chain);
+        }
+    }
+    transaction
+}
+
 fn comments<A>(batch: &Batch<A>) -> EndpointComments {
     match batch.totals.endpoints > LARGE_CLUSTER_ENDPOINTS {
         true => EndpointComments::LeftOut,

@@ -27,31 +27,11 @@ struct TableInventory {
 impl Inventory {
     /// Reads the output of `iptables-save` for one or all tables. Chains and rules of others are skipped.
     pub fn parse(saved: &str) -> Self {
-        let mut inventory = Self::default();
-        let mut table = None;
+        let mut reader = InventoryReader::default();
         for line in saved.lines() {
-            let line = line.trim();
-            if let Some(name) = line.strip_prefix('*') {
-                table = Table::parse(name);
-                if let Some(table) = table {
-                    inventory.tables.entry(table).or_default();
-                }
-                continue;
-            }
-            let Some(entry) = table.and_then(|table| inventory.tables.get_mut(&table)) else {
-                continue;
-            };
-            if let Some(rest) = line.strip_prefix(':') {
-                let name = rest.split_whitespace().next().unwrap_or_default();
-                entry.chains.extend(ChainName::parse(name));
-            } else if let Some(name) = line.strip_prefix("-A ").and_then(|rest| rest.split(' ').next()) {
-                let chain = ChainName::parse(name).filter(|chain| is_shared(*chain));
-                if let Some(chain) = chain {
-                    entry.shared.entry(chain).or_default().push(line.to_owned());
-                }
-            }
+            reader.line(line);
         }
-        inventory
+        reader.finish()
     }
 
     /// Whether a chain exists.
@@ -84,6 +64,39 @@ impl Inventory {
             present.and_then(|lines| lines.iter().position(|line| words(line) == wanted))
         };
         rules.iter().map(position).collect()
+    }
+}
+
+/// Reads an inventory line by line, because what is printed can be much larger than what is kept.
+#[derive(Debug, Default)]
+pub struct InventoryReader {
+    inventory: Inventory,
+    table: Option<Table>,
+}
+
+impl InventoryReader {
+    /// Takes in one line of `iptables-save` output.
+    pub fn line(&mut self, line: &str) {
+        let line = line.trim();
+        if let Some(name) = line.strip_prefix('*') {
+            self.table = Table::parse(name);
+        }
+        let Some(table) = self.table else { return };
+        let entry = self.inventory.tables.entry(table).or_default();
+        if let Some(rest) = line.strip_prefix(':') {
+            let name = rest.split_whitespace().next().unwrap_or_default();
+            entry.chains.extend(ChainName::parse(name));
+        } else if let Some(name) = line.strip_prefix("-A ").and_then(|rest| rest.split(' ').next()) {
+            let chain = ChainName::parse(name).filter(|chain| is_shared(*chain));
+            if let Some(chain) = chain {
+                entry.shared.entry(chain).or_default().push(line.to_owned());
+            }
+        }
+    }
+
+    /// What was read.
+    pub fn finish(self) -> Inventory {
+        self.inventory
     }
 }
 

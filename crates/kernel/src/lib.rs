@@ -1,1 +1,6 @@
-//! Placeholder until the first module lands.
+//! How do decided rules reach the Linux kernel?
+//!
+//! The edge below the proxy: it runs programs and talks to the kernel, and decides nothing. Errors are
+//! interpreted here once, so that nobody above has to read a tool's messages.
+
+pub mod iptables;

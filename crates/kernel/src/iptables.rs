@@ -1,0 +1,295 @@
+//! How do we run the iptables programs?
+//!
+//! One `iptables-restore --noflush` for each transaction, fed through its standard input; `iptables-save`
+//! only before a full sync. Both waits for the xtables lock, which every program that touches the tables
+//! shares, are bounded.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::marker::PhantomData;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use pointsman_dataplane::{ProgramError, Programmer};
+use pointsman_iptables::saved::InventoryReader;
+use pointsman_iptables::{Inventory, Transaction, render};
+use pointsman_model::{Address, IpFamily};
+
+/// How long the tools wait for the xtables lock (upstream's value).
+pub const LOCK_WAIT: Duration = Duration::from_secs(5);
+
+/// The exit status for a lock that was not free in time, and for other passing shortages.
+const RESOURCE_PROBLEM: i32 = 4;
+
+/// The kernel interface behind the tools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// Whatever `iptables` means on this machine.
+    System,
+    /// nf_tables.
+    Nft,
+    /// The older interface, which replaces whole tables.
+    Legacy,
+}
+
+impl Variant {
+    /// The infix in the programs' names.
+    const fn infix(self) -> &'static str {
+        match self {
+            Self::System => "",
+            Self::Nft => "-nft",
+            Self::Legacy => "-legacy",
+        }
+    }
+}
+
+/// Writes iptables rules of one family in the network namespace of the calling thread.
+#[derive(Clone, Debug)]
+pub struct Iptables<A> {
+    variant: Variant,
+    lock_wait: Duration,
+    family: PhantomData<A>,
+}
+
+/// The size of what was written, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InputSize {
+    /// Bytes of restore input.
+    pub bytes: usize,
+    /// Lines of restore input.
+    pub lines: usize,
+    /// Chains written or removed.
+    pub chains: usize,
+}
+
+impl InputSize {
+    fn of<A: Address>(transaction: &Transaction<A>, input: &str) -> Self {
+        let lines = input.bytes().filter(|byte| *byte == b'\n').count();
+        Self {
+            bytes: input.len(),
+            lines,
+            chains: transaction.chains(),
+        }
+    }
+}
+
+impl<A: Address> Iptables<A> {
+    /// A writer that uses the given variant of the programs.
+    pub fn new(variant: Variant) -> Self {
+        Self {
+            variant,
+            lock_wait: LOCK_WAIT,
+            family: PhantomData,
+        }
+    }
+
+    /// Waits this long for the xtables lock instead of [`LOCK_WAIT`]; whole seconds count.
+    #[must_use]
+    pub fn with_lock_wait(mut self, wait: Duration) -> Self {
+        self.lock_wait = wait;
+        self
+    }
+
+    /// Applies a transaction and says how large its input was.
+    pub fn restore(&self, transaction: &Transaction<A>) -> Result<InputSize, ProgramError> {
+        let input = render::transaction(transaction);
+        let size = InputSize::of(transaction, &input);
+        if size.bytes > 0 {
+            self.restore_text(&input)?;
+        }
+        Ok(size)
+    }
+
+    /// Whether our canary chain is still there; its absence means that somebody flushed the tables.
+    pub fn canary_is_alive(&self) -> Result<bool, ProgramError> {
+        let program = self.program("");
+        let wait = self.lock_wait.as_secs().to_string();
+        let output = Command::new(&program)
+            .args(["-w", &wait, "-t", "mangle", "-S", "KUBE-PROXY-CANARY"])
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| start_failure(&program, error))?;
+        match output.status.code() {
+            Some(0) => Ok(true),
+            Some(1) => Ok(false),
+            _ => Err(failure(&program, output.status, &output.stderr, "")),
+        }
+    }
+
+    /// Everything in a table, as `iptables-save` prints it.
+    pub fn save(&self, table: &str) -> Result<String, ProgramError> {
+        let mut saved = String::new();
+        self.read_save(table, |line| {
+            saved.push_str(line);
+            saved.push('\n');
+        })?;
+        Ok(saved)
+    }
+
+    /// The name of one of the programs for this family and variant.
+    fn program(&self, suffix: &str) -> String {
+        let family = match A::FAMILY {
+            IpFamily::V4 => "iptables",
+            IpFamily::V6 => "ip6tables",
+        };
+        format!("{family}{}{suffix}", self.variant.infix())
+    }
+
+    fn restore_text(&self, input: &str) -> Result<(), ProgramError> {
+        let program = self.program("-restore");
+        let wait = self.lock_wait.as_secs().to_string();
+        let mut child = Command::new(&program)
+            .args(["-w", &wait, "--noflush", "--counters"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| start_failure(&program, error))?;
+        let fed = feed(&mut child, input);
+        let output = child.wait_with_output().map_err(|source| ProgramError::Io {
+            program: program.clone(),
+            source,
+        })?;
+        if !output.status.success() {
+            return Err(failure(&program, output.status, &output.stderr, input));
+        }
+        // A program that succeeds without having read everything did not do what we asked.
+        fed.map_err(|source| ProgramError::Io { program, source })
+    }
+
+    fn read_save(&self, table: &str, mut each_line: impl FnMut(&str)) -> Result<(), ProgramError> {
+        let program = self.program("-save");
+        let mut child = Command::new(&program)
+            .args(["-t", table])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| start_failure(&program, error))?;
+        let broken = |source| ProgramError::Io {
+            program: program.clone(),
+            source,
+        };
+        if let Some(stdout) = child.stdout.take() {
+            let mut reader = BufReader::new(stdout);
+            let mut line = Vec::new();
+            while reader.read_until(b'\n', &mut line).map_err(broken)? > 0 {
+                each_line(String::from_utf8_lossy(&line).trim_end());
+                line.clear();
+            }
+        }
+        let mut errors = Vec::new();
+        if let Some(mut stderr) = child.stderr.take() {
+            stderr.read_to_end(&mut errors).map_err(broken)?;
+        }
+        let status = child.wait().map_err(broken)?;
+        if status.success() {
+            Ok(())
+        } else {
+            Err(failure(&program, status, &errors, ""))
+        }
+    }
+}
+
+impl<A: Address> Programmer for Iptables<A> {
+    type Transaction = Transaction<A>;
+    type Inventory = Inventory;
+
+    fn apply(&mut self, transaction: &Transaction<A>) -> Result<(), ProgramError> {
+        self.restore(transaction).map(|_| ())
+    }
+
+    fn inventory(&mut self) -> Result<Inventory, ProgramError> {
+        let mut reader = InventoryReader::default();
+        for table in ["filter", "nat", "mangle"] {
+            self.read_save(table, |line| reader.line(line))?;
+        }
+        Ok(reader.finish())
+    }
+}
+
+fn feed(child: &mut Child, input: &str) -> io::Result<()> {
+    match child.stdin.take() {
+        Some(mut stdin) => stdin.write_all(input.as_bytes()),
+        None => Ok(()),
+    }
+}
+
+fn start_failure(program: &str, source: io::Error) -> ProgramError {
+    let program = program.to_owned();
+    match source.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
+            ProgramError::Missing { program, source }
+        }
+        _ => ProgramError::Io { program, source },
+    }
+}
+
+fn failure(program: &str, status: ExitStatus, stderr: &[u8], input: &str) -> ProgramError {
+    let program = program.to_owned();
+    let message = String::from_utf8_lossy(stderr);
+    match status.code() {
+        None => ProgramError::Interrupted {
+            program,
+            how: status.to_string(),
+        },
+        Some(RESOURCE_PROBLEM) if message.contains("lock") => ProgramError::Busy { program },
+        Some(_) => {
+            let rule = failing_line(&message).and_then(|line| input.lines().nth(line.checked_sub(1)?));
+            ProgramError::Refused {
+                program,
+                rule: rule.map(str::to_owned),
+                message: shorten(&message),
+            }
+        }
+    }
+}
+
+/// The number of the input line that a message complains about.
+fn failing_line(message: &str) -> Option<usize> {
+    let mut words = message.split(|character: char| !character.is_alphanumeric());
+    while let Some(word) = words.next() {
+        if word == "line" {
+            let number = words.by_ref().find(|word| !word.is_empty())?;
+            if let Ok(number) = number.parse() {
+                return Some(number);
+            }
+        }
+    }
+    None
+}
+
+/// The first lines of a message, without the advice every message ends with.
+fn shorten(message: &str) -> String {
+    let lines = message
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with("Try `"));
+    let text: Vec<&str> = lines.take(3).collect();
+    text.join("; ").chars().take(300).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_of_both_variants_name_the_failing_line() {
+        assert_eq!(failing_line("iptables-restore: line 7 failed"), Some(7));
+        assert_eq!(
+            failing_line("Bad argument `x'\nError occurred at line: 12\nTry ..."),
+            Some(12)
+        );
+        assert_eq!(
+            failing_line("line 4: CHAIN_ADD failed (Device or resource busy): chain X"),
+            Some(4)
+        );
+        assert_eq!(failing_line("no such luck"), None);
+    }
+
+    #[test]
+    fn long_messages_are_shortened() {
+        let message = format!("first\n\nTry `iptables -h' or so\n{}", "x".repeat(1000));
+        let short = shorten(&message);
+        assert!(short.starts_with("first; xxx") && short.len() == 300, "{short}");
+    }
+}
