@@ -69,6 +69,11 @@ impl<A: Address> FakeKernel<A> {
         *self = Self::default();
     }
 
+    /// Makes a chain that we did not make.
+    pub fn foreign_chain(&mut self, table: Table, chain: ChainName) {
+        self.tables.entry(table).or_default().entry(chain).or_default();
+    }
+
     /// Puts a rule of somebody else's at the end of a chain.
     pub fn foreign_rule(&mut self, table: Table, chain: ChainName, rule: Rule<A>) {
         self.tables

@@ -1,1 +1,267 @@
+//! What plans cost and how they recover.
 
+use std::net::Ipv4Addr;
+
+use pointsman_dataplane::{Index, Programmer};
+use pointsman_testkit::cluster::{Cluster, service_name};
+
+use super::*;
+use crate::fake::FakeKernel;
+use crate::render;
+
+struct Proxy {
+    index: Index<Ipv4Addr>,
+    planner: Planner<Ipv4Addr>,
+    kernel: FakeKernel<Ipv4Addr>,
+}
+
+impl Proxy {
+    fn new(cluster: &str) -> Self {
+        let cluster = Cluster::parse(cluster);
+        let mut proxy = Self {
+            index: cluster.index(),
+            planner: Planner::new(cluster.settings()),
+            kernel: FakeKernel::default(),
+        };
+        proxy.sync();
+        proxy
+    }
+
+    /// Folds more objects, or changed ones, and syncs.
+    fn add(&mut self, cluster: &str) -> String {
+        Cluster::parse(cluster).fold_into(&mut self.index);
+        self.sync()
+    }
+
+    /// Syncs and returns the restore input.
+    fn sync(&mut self) -> String {
+        self.try_sync().expect("the kernel accepts sound plans")
+    }
+
+    fn try_sync(&mut self) -> Result<String, String> {
+        let batch = self.index.checkout();
+        let plan = self.planner.plan(&batch, || self.kernel.inventory()).unwrap();
+        let mut input = String::new();
+        for transaction in plan {
+            if let Err(error) = self.kernel.apply(&transaction) {
+                self.index.abort(batch, error.recovery());
+                return Err(error.to_string());
+            }
+            self.planner.applied(&transaction);
+            input.push_str(&render::transaction(&transaction));
+        }
+        let _ = self.index.commit(batch);
+        Ok(input)
+    }
+}
+
+/// A cluster of plain Services, each with some endpoints.
+fn plain(services: usize, endpoints: usize) -> String {
+    let mut text = String::from("node n1 ip=192.168.0.2 pods=10.0.0.0/8\n");
+    for service in 0..services {
+        text.push_str(&plain_service(service, endpoints));
+    }
+    text
+}
+
+fn plain_service(service: usize, endpoints: usize) -> String {
+    let (high, low) = (service / 250, 1 + service % 250);
+    let mut text = format!("service ns/s{service}:http 172.30.{high}.{low}:80\n");
+    for endpoint in 0..endpoints {
+        text.push_str(&format!(
+            "endpoint ns/s{service}:http 10.{endpoint}.{high}.{low}:8080 node=n2\n"
+        ));
+    }
+    text
+}
+
+#[test]
+fn an_endpoint_change_among_a_thousand_services_touches_its_own_chains_only() {
+    let mut proxy = Proxy::new(&plain(1000, 5));
+    let input = proxy.add(&plain_service(500, 4));
+    assert!(input.len() <= 4096, "{} bytes", input.len());
+    assert!(
+        !input.contains("KUBE-SERVICES") && !input.contains("*filter"),
+        "{input}"
+    );
+    assert_eq!(input.matches(":KUBE-SVC-").count(), 1);
+    assert_eq!(
+        input.matches(":KUBE-SEP-").count(),
+        1,
+        "only the chain that goes is named"
+    );
+}
+
+#[test]
+fn adding_and_removing_a_service_costs_the_same_at_any_size() {
+    let mut costs = Vec::new();
+    for size in [300, 900] {
+        let mut proxy = Proxy::new(&plain(size, 1));
+        let added = proxy.add(&plain_service(2000, 1));
+        assert!(
+            !added.contains(":KUBE-SERVICES - "),
+            "shared chains are not rewritten"
+        );
+        proxy.index.fold_service(&service_name("ns/s2000"), None, None);
+        let removed = proxy.sync();
+        assert!(!removed.contains(":KUBE-SERVICES - "));
+        costs.push((added.len(), removed.len()));
+    }
+    assert_eq!(costs[0], costs[1]);
+    assert!(costs[0].0 < 1500 && costs[0].1 < 700, "{costs:?}");
+}
+
+#[test]
+fn nothing_new_is_an_empty_plan() {
+    let mut proxy = Proxy::new(&plain(3, 2));
+    assert_eq!(proxy.sync(), "");
+    assert_eq!(proxy.add(&plain(3, 2)), "");
+}
+
+#[test]
+fn a_second_full_sync_finds_its_jumps_and_changes_nothing() {
+    let mut proxy = Proxy::new(&plain(3, 2));
+    let before = proxy.kernel.normalised();
+    proxy.index.force_full();
+    let input = proxy.sync();
+    assert!(
+        !input.contains("-I INPUT") && !input.contains("-A KUBE-FIREWALL"),
+        "{input}"
+    );
+    assert_eq!(proxy.kernel.normalised(), before);
+}
+
+#[test]
+fn jumps_that_lost_their_order_are_hung_again_and_foreign_rules_stay() {
+    let mut proxy = Proxy::new(&plain(1, 1));
+    let forward = ChainName::Builtin(Builtin::Forward);
+    let ours: Vec<_> = proxy.kernel.chain(Table::Filter, forward).unwrap().to_vec();
+    let foreign = Rule::new(Vec::new(), Target::Accept).comment("theirs");
+    proxy.kernel.flush();
+    for rule in ours.iter().rev().chain([&foreign]) {
+        if let Some(chain) = rule.jumps_to() {
+            proxy.kernel.foreign_chain(Table::Filter, chain);
+        }
+        proxy.kernel.foreign_rule(Table::Filter, forward, rule.clone());
+    }
+    proxy.index.force_full();
+    proxy.sync();
+    let after = proxy.kernel.chain(Table::Filter, forward).unwrap();
+    assert_eq!(after[..ours.len()], ours);
+    assert_eq!(after[ours.len()..], [foreign]);
+}
+
+#[test]
+fn leftovers_of_an_earlier_life_are_removed_and_chains_of_others_are_kept() {
+    let mut proxy = Proxy::new(&plain(2, 1));
+    let stale = ChainName::parse("KUBE-SVC-XPGD46QRK7WJZT7O").unwrap();
+    proxy.kernel.foreign_chain(Table::Nat, stale);
+    proxy.kernel.foreign_chain(Table::Nat, ChainName::Bucket(0xEE));
+    proxy.index.force_full();
+    let input = proxy.sync();
+    assert!(input.contains("-X KUBE-SVC-XPGD46QRK7WJZT7O") && input.contains("-X KUBE-SERVICES-EE"));
+    assert_eq!(proxy.kernel.chain(Table::Nat, stale), None);
+}
+
+#[test]
+fn a_failed_partial_sync_is_healed_by_a_full_one() {
+    let mut proxy = Proxy::new(&plain(3, 0));
+    // The Service gains its first endpoint: both tables change, and the second one fails.
+    Cluster::parse(&plain_service(1, 1)).fold_into(&mut proxy.index);
+    proxy.kernel.fail_after(1);
+    assert!(proxy.try_sync().unwrap_err().contains("asked to fail"));
+    let input = proxy.sync();
+    assert!(input.contains(":KUBE-SERVICES - "), "everything is written again");
+    assert_eq!(
+        proxy
+            .planner
+            .ledger()
+            .differences(&proxy.planner.expected(proxy.index.desired())),
+        []
+    );
+}
+
+#[test]
+fn somebody_elses_edits_make_a_partial_sync_fail_and_the_full_one_heals_it() {
+    let mut proxy = Proxy::new(&plain(3, 1));
+    proxy.kernel.flush();
+    proxy.index.fold_service(&service_name("ns/s1"), None, None);
+    assert!(proxy.try_sync().is_err(), "the rule to delete is gone");
+    proxy.sync();
+    assert_eq!(proxy.kernel.useless_chains(), []);
+}
+
+#[test]
+fn rule_counts_are_upstreams_plus_one_jump_for_each_bucket() {
+    for (services, endpoints) in [(0, 0), (1, 1), (10, 2), (10, 10)] {
+        let proxy = Proxy::new(&plain(services, endpoints));
+        let nat = proxy.planner.ledger().total(Table::Nat) as usize;
+        assert_eq!(
+            nat,
+            5 + services * (2 + 3 * endpoints) + services,
+            "{services} x {endpoints}"
+        );
+        // Three rules let traffic forward; the kubelet's chain is not counted as ours.
+        assert_eq!(proxy.planner.ledger().total(Table::Filter), 3);
+    }
+    let empty = Proxy::new(&plain(10, 0));
+    assert_eq!(empty.planner.ledger().total(Table::Nat), 5);
+    assert_eq!(empty.planner.ledger().total(Table::Filter), 3 + 10 + 10);
+}
+
+#[test]
+fn endpoint_comments_go_when_the_cluster_is_large() {
+    let mut proxy = Proxy::new(&plain(4, 2));
+    let small = proxy.add(&plain_service(9, 1));
+    assert!(small.contains("ns/s9:http -> 10.0.0.10:8080"), "{small}");
+    let large = proxy.add(&plain(260, 4));
+    assert!(!large.contains(" -> "));
+    assert!(large.contains("ns/s200:http cluster IP"), "other comments stay");
+    let rewritten = proxy.add(&plain_service(9, 2));
+    assert!(!rewritten.contains(" -> "));
+}
+
+#[test]
+fn cleaning_up_leaves_only_what_belongs_to_others() {
+    let mut proxy = Proxy::new(&plain(3, 2));
+    let foreign = Rule::new(Vec::new(), Target::Accept).comment("theirs");
+    proxy
+        .kernel
+        .foreign_rule(Table::Filter, ChainName::Builtin(Builtin::Input), foreign.clone());
+    let transaction = cleanup::<Ipv4Addr>(&proxy.kernel.inventory().unwrap());
+    proxy.kernel.apply(&transaction).unwrap();
+    let left: Vec<String> = Table::ALL
+        .into_iter()
+        .flat_map(|table| proxy.kernel.chains(table).keys().map(|chain| chain.to_string()))
+        .filter(|chain| chain.starts_with("KUBE"))
+        .collect();
+    assert_eq!(left, ["KUBE-FIREWALL"]);
+    let input = proxy
+        .kernel
+        .chain(Table::Filter, ChainName::Builtin(Builtin::Input))
+        .unwrap();
+    assert_eq!(
+        input.len(),
+        2,
+        "the kubelet's jump and the foreign rule: {input:?}"
+    );
+    let again = cleanup::<Ipv4Addr>(&proxy.kernel.inventory().unwrap());
+    assert!(again.is_empty());
+}
+
+#[test]
+fn new_settings_ask_for_a_full_batch() {
+    let mut proxy = Proxy::new(&plain(1, 1));
+    let same = proxy.planner.settings().clone();
+    assert!(!proxy.planner.change_settings(same.clone()));
+    assert!(proxy.planner.change_settings(Settings {
+        masquerade_all: true,
+        ..same
+    }));
+    proxy.index.force_full();
+    assert!(
+        proxy
+            .sync()
+            .contains("cluster IP\" -m tcp --dport 80 -j KUBE-MARK-MASQ")
+    );
+}
