@@ -42,6 +42,19 @@ pub struct Case {
     pub flows: &'static str,
 }
 
+impl Case {
+    /// Splits a line into the packet and its fate in this mode.
+    pub fn flow(line: &str, mode: Mode) -> (&str, &str) {
+        let (packet, fates) = line
+            .split_once("=>")
+            .unwrap_or_else(|| panic!("no fate in {line:?}"));
+        match (mode, fates.split_once("| nftables:")) {
+            (Mode::Nftables, Some((_, fate))) | (Mode::Iptables, Some((fate, _))) => (packet, fate),
+            (_, None) => (packet, fates),
+        }
+    }
+}
+
 /// Sends one packet through a backend's rules for a batch of everything in the index.
 pub trait Walk<A: Family> {
     /// The packet's fate under the rules for this cluster.
@@ -79,15 +92,8 @@ pub fn check<A: Family, W: Walk<A>>(
     let lines = case.flows.lines().map(str::trim).filter(|line| !line.is_empty());
     lines
         .filter_map(|line| {
-            let (packet, fates) = line
-                .split_once("=>")
-                .unwrap_or_else(|| panic!("no fate in {line:?}"));
-            let packet = parse_packet::<A>(packet);
-            let expected = match (mode, fates.split_once("| nftables:")) {
-                (Mode::Nftables, Some((_, fate))) | (Mode::Iptables, Some((fate, _))) => fate,
-                (_, None) => fates,
-            };
-            let expected = parse_fate::<A>(expected);
+            let (packet, expected) = Case::flow(line, mode);
+            let (packet, expected) = (parse_packet::<A>(packet), parse_fate::<A>(expected));
             let fate = walk.walk(&packet);
             (fate != expected).then(|| format!("  {}: {packet}: expected {expected}, was {fate}", case.name))
         })
@@ -151,12 +157,12 @@ pub const CASES: &[Case] = &[
                   service default/dns:t 172.30.0.10:53/tcp
                   service default/dns:u 172.30.0.10:53/udp
                   service default/dns:s 172.30.0.10:53/sctp
-                  endpoint default/dns:t 10.0.1.1:5301/tcp node=n1
-                  endpoint default/dns:u 10.0.1.2:5302/udp node=n1
-                  endpoint default/dns:s 10.0.1.3:5303/sctp node=n1",
-        flows: "10.0.1.9 -> 172.30.0.10:53/tcp => 10.0.1.1:5301
-                10.0.1.9 -> 172.30.0.10:53/udp => 10.0.1.2:5302
-                10.0.1.9 -> 172.30.0.10:53/sctp => 10.0.1.3:5303",
+                  endpoint default/dns:t 10.0.1.5:5301/tcp node=n1
+                  endpoint default/dns:u 10.0.1.6:5302/udp node=n1
+                  endpoint default/dns:s 10.0.1.5:5303/sctp node=n1",
+        flows: "10.0.1.9 -> 172.30.0.10:53/tcp => 10.0.1.5:5301
+                10.0.1.9 -> 172.30.0.10:53/udp => 10.0.1.6:5302
+                10.0.1.9 -> 172.30.0.10:53/sctp => 10.0.1.5:5303",
     },
     Case {
         name: "without any endpoint every way in is rejected",
@@ -382,6 +388,14 @@ pub const CASES: &[Case] = &[
                   endpoint default/six 10.0.1.5:8080 node=n1",
         flows: "192.0.2.1 -> 203.0.113.8:80 => 10.0.1.5:8080 masq
                 192.0.2.1 -> 203.0.113.9:80 => 10.0.1.5:8080 masq",
+    },
+    Case {
+        name: "source ranges without endpoints",
+        family: CaseFamily::V4,
+        cluster: "node n1 ip=192.168.0.2 pods=10.0.0.0/8
+                  service default/web 172.30.0.1:80 lb=203.0.113.8 ranges=198.51.100.0/28",
+        flows: "198.51.100.9 -> 203.0.113.8:80 => rejected
+                198.51.100.99 -> 203.0.113.8:80 => rejected | nftables: dropped",
     },
     Case {
         name: "load balancer addresses of mode Proxy are left alone",

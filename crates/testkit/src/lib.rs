@@ -4,10 +4,12 @@
 //! - [`cases`] is the table of packets and fates that every backend has to pass;
 //! - [`etcd`] gives a test an etcd of its own;
 //! - [`history`] makes random pasts;
+//! - [`lab`] sends the packets of the cases through a real kernel;
 //! - [`netns`] makes network namespaces for tests with a real kernel.
 
 pub mod cases;
 pub mod cluster;
 pub mod etcd;
 pub mod history;
+pub mod lab;
 pub mod netns;
