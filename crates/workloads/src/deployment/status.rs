@@ -105,6 +105,69 @@ pub(super) fn conditions(
     )
 }
 
+/// How a rollout goes.
+enum Progress {
+    /// Nothing new: finished before, paused before, timed out before.
+    AsBefore,
+    Paused,
+    Resumed,
+    /// A ReplicaSet of this name is being created.
+    Created(String),
+    Complete,
+    Advancing,
+    TimedOut,
+    /// Standing still; the deadline strikes then.
+    Waiting(Option<Timestamp>),
+}
+
+fn judge(
+    deployment: &Deployment,
+    plan: &DeploymentPlan,
+    status: &DeploymentStatus,
+    deadline: SignedDuration,
+    now: Timestamp,
+) -> Progress {
+    let current = get(status, PROGRESSING);
+    let reason = current.map_or("", |condition| condition.reason.as_str());
+    if deployment.spec.paused {
+        let settled = matches!(reason, "DeploymentPaused" | "ProgressDeadlineExceeded");
+        return if settled {
+            Progress::AsBefore
+        } else {
+            Progress::Paused
+        };
+    }
+    if reason == "DeploymentPaused" {
+        return Progress::Resumed;
+    }
+    if let Some(created) = &plan.create {
+        let name = created
+            .pointer("/metadata/name")
+            .and_then(serde_json::Value::as_str);
+        return Progress::Created(name.unwrap_or("").to_owned());
+    }
+    // A finished rollout stays finished, whatever happens to its pods later.
+    if status.replicas == status.updated_replicas && reason == "NewReplicaSetAvailable" {
+        return Progress::AsBefore;
+    }
+    if complete(deployment, status) {
+        return Progress::Complete;
+    }
+    if advanced(&deployment.status, status) || current.is_none() || reason == "NewReplicaSetAvailable" {
+        return Progress::Advancing;
+    }
+    if reason == "ProgressDeadlineExceeded" {
+        return Progress::AsBefore;
+    }
+    let strikes = current.and_then(|condition| condition.last_update_time?.checked_add(deadline).ok());
+    if strikes.is_some_and(|strikes| strikes < now) {
+        return Progress::TimedOut;
+    }
+    // One second later, since the deadline has to be over.
+    Progress::Waiting(strikes.and_then(|strikes| strikes.checked_add(SignedDuration::from_secs(1)).ok()))
+}
+
+/// Writes the Progressing condition; returns when the deadline strikes.
 fn progress(
     deployment: &Deployment,
     sets: &Sets<'_>,
@@ -113,105 +176,49 @@ fn progress(
     deadline: SignedDuration,
     now: Timestamp,
 ) -> Option<Timestamp> {
-    let current = get(status, PROGRESSING).cloned();
-    let reason = current.as_ref().map_or("", |condition| condition.reason.as_str());
-    if deployment.spec.paused {
-        if !matches!(reason, "DeploymentPaused" | "ProgressDeadlineExceeded") {
-            set(
-                status,
-                PROGRESSING,
-                "Unknown",
-                "DeploymentPaused",
-                "Deployment is paused".into(),
-                now,
-            );
-        }
-        return None;
-    }
-    if reason == "DeploymentPaused" {
-        set(
-            status,
-            PROGRESSING,
-            "Unknown",
-            "DeploymentResumed",
-            "Deployment is resumed".into(),
-            now,
-        );
-        return now.checked_add(deadline).ok();
-    }
-    if let Some(created) = &plan.create {
-        let name = created
-            .pointer("/metadata/name")
-            .and_then(serde_json::Value::as_str)
-            .unwrap_or("");
-        set(
-            status,
-            PROGRESSING,
-            "True",
-            "NewReplicaSetCreated",
-            format!("Created new replica set {name:?}"),
-            now,
-        );
-        return now.checked_add(deadline).ok();
-    }
     let subject = match sets.new {
         Some(set) => format!("ReplicaSet {:?}", set.metadata.name),
         None => format!("Deployment {:?}", deployment.metadata.name),
     };
-    // A finished rollout stays finished, whatever happens to its pods later.
-    if status.replicas == status.updated_replicas && reason == "NewReplicaSetAvailable" {
-        return None;
-    }
-    if complete(deployment, status) {
-        set(
-            status,
-            PROGRESSING,
+    let progress = judge(deployment, plan, status, deadline, now);
+    let (value, reason, message) = match &progress {
+        Progress::AsBefore => return None,
+        Progress::Waiting(strikes) => return *strikes,
+        Progress::Paused => ("Unknown", "DeploymentPaused", "Deployment is paused".into()),
+        Progress::Resumed => ("Unknown", "DeploymentResumed", "Deployment is resumed".into()),
+        Progress::Created(name) => (
+            "True",
+            "NewReplicaSetCreated",
+            format!("Created new replica set {name:?}"),
+        ),
+        Progress::Complete => (
             "True",
             "NewReplicaSetAvailable",
             format!("{subject} has successfully progressed."),
-            now,
-        );
-        return None;
-    }
-    if advanced(&deployment.status, status) || current.is_none() || reason == "NewReplicaSetAvailable" {
-        let same_status = current.as_ref().filter(|condition| condition.status == "True");
-        let since = same_status.and_then(|condition| condition.last_transition_time);
-        status
-            .conditions
-            .retain(|condition| condition.r#type != PROGRESSING);
-        let (word, message) = match (&current, sets.new) {
-            (None, Some(set)) => (
-                "FoundNewReplicaSet",
-                format!("Found new replica set {:?}", set.metadata.name),
-            ),
-            _ => ("ReplicaSetUpdated", format!("{subject} is progressing.")),
-        };
-        set(status, PROGRESSING, "True", word, message, now);
-        if let (Some(condition), Some(since)) = (
-            status.conditions.iter_mut().find(|c| c.r#type == PROGRESSING),
-            since,
-        ) {
-            condition.last_transition_time = Some(since);
-        }
-        return now.checked_add(deadline).ok();
-    }
-    if reason == "ProgressDeadlineExceeded" {
-        return None;
-    }
-    let strikes = current.and_then(|condition| condition.last_update_time?.checked_add(deadline).ok());
-    if strikes.is_some_and(|strikes| strikes < now) {
-        set(
-            status,
-            PROGRESSING,
+        ),
+        Progress::Advancing => ("True", "ReplicaSetUpdated", format!("{subject} is progressing.")),
+        Progress::TimedOut => (
             "False",
             "ProgressDeadlineExceeded",
             format!("{subject} has timed out progressing."),
-            now,
-        );
-        return None;
+        ),
+    };
+    if matches!(progress, Progress::Advancing) {
+        // Every advance counts for the deadline, also under a reason that stays the same.
+        if let Some(condition) = status
+            .conditions
+            .iter_mut()
+            .find(|condition| condition.r#type == PROGRESSING)
+        {
+            condition.last_update_time = Some(now);
+        }
     }
-    // One second later, since the deadline has to be over.
-    strikes.and_then(|strikes| strikes.checked_add(SignedDuration::from_secs(1)).ok())
+    set(status, PROGRESSING, value, reason, message, now);
+    let clock_runs = matches!(
+        progress,
+        Progress::Resumed | Progress::Created(_) | Progress::Advancing
+    );
+    clock_runs.then(|| now.checked_add(deadline).ok()).flatten()
 }
 
 /// Whether more new pods, fewer old pods, or more ready or available ones are there than before.

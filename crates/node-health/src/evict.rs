@@ -1,0 +1,223 @@
+//! Which pods have to leave a tainted node, and when?
+//!
+//! A pod's time starts when its node got its first NoExecute taint (or when the pod came there), as
+//! this process saw it. A swap of taints does not start it anew, and changed tolerations are counted
+//! from the same start.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::node::{Text, nullable};
+use crate::taint::{Effect, Stay, Taint, Toleration, stay};
+
+/// A pod on a node.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(from = "RawPod")]
+pub struct Pod {
+    /// Namespace.
+    pub namespace: Text,
+    /// Name.
+    pub name: Text,
+    /// Unique id.
+    pub uid: Text,
+    /// Node, once scheduled.
+    pub node: Option<Text>,
+    /// Tolerations.
+    pub tolerations: Vec<Toleration>,
+    /// It is being deleted or at its end already.
+    pub leaving: bool,
+}
+
+/// Namespace and name of a pod.
+pub type PodKey = (Text, Text);
+
+/// A pod to evict now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Eviction {
+    /// Namespace and name.
+    pub pod: PodKey,
+    /// Unique id, to be sent as a precondition.
+    pub uid: Text,
+    /// How long ago it should have happened, for the latency metric.
+    pub late: Duration,
+}
+
+/// Pods that have to leave, and when.
+#[derive(Debug, Default)]
+pub struct Evictor {
+    nodes: HashMap<Text, Vec<Taint>>,
+    pods: HashMap<PodKey, Waiting>,
+    deadlines: BTreeSet<(Duration, PodKey)>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    uid: Text,
+    since: Duration,
+    deadline: Option<Duration>,
+}
+
+impl Evictor {
+    /// A node's taints as they are now, and the pods on it. Returns pods that may stay after all.
+    pub fn node_seen<'a>(
+        &mut self,
+        node: &Text,
+        taints: &[Taint],
+        pods: impl IntoIterator<Item = &'a Pod>,
+        now: Duration,
+    ) -> Vec<PodKey> {
+        let mut taints: Vec<Taint> = taints
+            .iter()
+            .filter(|taint| taint.effect == Effect::NoExecute)
+            .cloned()
+            .collect();
+        taints.sort();
+        if self.nodes.get(node).map_or(&[][..], |known| known) == taints {
+            return Vec::new();
+        }
+        if taints.is_empty() {
+            self.nodes.remove(node);
+        } else {
+            self.nodes.insert(node.clone(), taints);
+        }
+        pods.into_iter()
+            .filter(|pod| pod.node.as_ref() == Some(node))
+            .filter_map(|pod| self.pod_seen(pod, now))
+            .collect()
+    }
+
+    /// A pod as it is now. Returns it if it was to leave and may stay after all.
+    pub fn pod_seen(&mut self, pod: &Pod, now: Duration) -> Option<PodKey> {
+        let key = (pod.namespace.clone(), pod.name.clone());
+        let taints = pod
+            .node
+            .as_ref()
+            .filter(|_| !pod.leaving)
+            .and_then(|node| self.nodes.get(node));
+        let Some(taints) = taints else {
+            return self.drop_pod(&key).then_some(key);
+        };
+        let since = self
+            .pods
+            .get(&key)
+            .filter(|known| known.uid == pod.uid)
+            .map_or(now, |known| known.since);
+        let deadline = match stay(taints, &pod.tolerations) {
+            Stay::Forever => None,
+            Stay::For(time) => Some(since.saturating_add(time)),
+        };
+        let had_deadline = self.drop_pod(&key);
+        if let Some(deadline) = deadline {
+            self.deadlines.insert((deadline, key.clone()));
+        }
+        self.pods.insert(
+            key.clone(),
+            Waiting {
+                uid: pod.uid.clone(),
+                since,
+                deadline,
+            },
+        );
+        (had_deadline && deadline.is_none()).then_some(key)
+    }
+
+    /// A pod is gone.
+    pub fn pod_gone(&mut self, namespace: &Text, name: &Text) {
+        self.drop_pod(&(namespace.clone(), name.clone()));
+    }
+
+    /// A node is gone. Pods that had to leave still have to.
+    pub fn node_gone(&mut self, node: &str) {
+        self.nodes.remove(node);
+    }
+
+    /// Pods whose time is up. Each comes once; report a failed eviction with [`Evictor::failed`].
+    pub fn due(&mut self, now: Duration) -> Vec<Eviction> {
+        let mut due = Vec::new();
+        while let Some((deadline, _)) = self.deadlines.first() {
+            if *deadline > now {
+                break;
+            }
+            let (deadline, key) = self.deadlines.pop_first().expect("there is a first one");
+            let waiting = self.pods.get_mut(&key).expect("a deadline belongs to a pod");
+            waiting.deadline = None;
+            due.push(Eviction {
+                pod: key,
+                uid: waiting.uid.clone(),
+                late: now - deadline,
+            });
+        }
+        due
+    }
+
+    /// An eviction failed and is due again at `again`, if the pod still has to leave.
+    pub fn failed(&mut self, eviction: &Eviction, again: Duration) {
+        if let Some(waiting) = self.pods.get_mut(&eviction.pod)
+            && waiting.uid == eviction.uid
+            && waiting.deadline.is_none()
+        {
+            waiting.deadline = Some(again);
+            self.deadlines.insert((again, eviction.pod.clone()));
+        }
+    }
+
+    /// When the next pod is due.
+    pub fn wake_at(&self) -> Option<Duration> {
+        self.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// Forgets a pod; true when it had to leave.
+    fn drop_pod(&mut self, key: &PodKey) -> bool {
+        let deadline = self.pods.remove(key).and_then(|waiting| waiting.deadline);
+        deadline.is_some_and(|deadline| self.deadlines.remove(&(deadline, key.clone())))
+    }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawPod {
+    metadata: RawMetadata,
+    #[serde(deserialize_with = "nullable")]
+    spec: RawSpec,
+    #[serde(deserialize_with = "nullable")]
+    status: RawStatus,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawMetadata {
+    namespace: String,
+    name: String,
+    uid: String,
+    deletion_timestamp: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawSpec {
+    node_name: Option<String>,
+    #[serde(deserialize_with = "nullable")]
+    tolerations: Vec<Toleration>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawStatus {
+    phase: Option<String>,
+}
+
+impl From<RawPod> for Pod {
+    fn from(raw: RawPod) -> Self {
+        let finished = matches!(raw.status.phase.as_deref(), Some("Failed" | "Succeeded"));
+        Self {
+            namespace: raw.metadata.namespace.into(),
+            name: raw.metadata.name.into(),
+            uid: raw.metadata.uid.into(),
+            node: raw.spec.node_name.filter(|name| !name.is_empty()).map(Into::into),
+            tolerations: raw.spec.tolerations,
+            leaving: finished || raw.metadata.deletion_timestamp.is_some(),
+        }
+    }
+}
