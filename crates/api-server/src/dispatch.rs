@@ -309,17 +309,7 @@ fn authorize(
     // A collection narrowed to one name is authorized as that name.
     let selected = selection.requires_exact("metadata.name");
     let name = target.name.as_deref().or(selected).unwrap_or("");
-    let attributes = Attributes {
-        name,
-        namespace: &target.namespace,
-        subresource: target.subresource.map_or("", Subresource::name),
-        ..Attributes::resource(
-            &request.user,
-            access::verb(request, watching),
-            target.kind.group,
-            target.kind.plural,
-        )
-    };
+    let attributes = attributes(request, name, watching);
     server.policy.authorize(&attributes)?;
     if request.method != Method::GET {
         return Ok(());
@@ -338,18 +328,7 @@ fn authorize(
 }
 
 async fn admit(server: &Server, request: &Request, watching: bool) -> Result<flow::Permit, ApiError> {
-    let target = &request.target;
-    let attributes = Attributes {
-        name: target.name.as_deref().unwrap_or(""),
-        namespace: &target.namespace,
-        subresource: target.subresource.map_or("", Subresource::name),
-        ..Attributes::resource(
-            &request.user,
-            access::verb(request, watching),
-            target.kind.group,
-            target.kind.plural,
-        )
-    };
+    let attributes = attributes(request, request.target.name.as_deref().unwrap_or(""), watching);
     server
         .flow
         .acquire(
@@ -358,6 +337,15 @@ async fn admit(server: &Server, request: &Request, watching: bool) -> Result<flo
             &request.user.name,
         )
         .await
+}
+
+fn attributes<'a>(request: &'a Request, name: &'a str, watching: bool) -> Attributes<'a> {
+    let target = &request.target;
+    let verb = access::verb(request, watching);
+    Attributes::resource(&request.user, verb, target.kind.group, target.kind.plural)
+        .subresource(target.subresource.map_or("", Subresource::name))
+        .in_namespace(&target.namespace)
+        .named(name)
 }
 
 /// A watch gives its place back when the stream ends.

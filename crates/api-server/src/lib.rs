@@ -12,6 +12,7 @@ pub mod config;
 pub mod dispatch;
 pub mod health;
 pub mod http;
+pub mod identities;
 pub mod keys;
 pub mod listen;
 pub mod metrics;

@@ -2,14 +2,13 @@
 
 use crate::access::PolicyIndex;
 use crate::auth::flow::{FlowControl, Limits};
-use crate::auth::pki::{Pki, ServingNames};
-use crate::auth::tls::{TlsFiles, server_config};
 use crate::auth::tokens::Tokens;
-use crate::auth::{Authenticator, kubeconfig};
-use crate::background::{bootstrap, expiry, garbage::Collector, namespaces, repair};
+use crate::auth::{Authenticator, files};
+use crate::background::{aggregation, bootstrap, expiry, garbage::Collector, namespaces, repair};
 use crate::cache::collection::Window;
 use crate::cache::{Cache, Observer};
 use crate::config::{Config, StoreChoice};
+use crate::identities::Identities;
 use crate::listen;
 use crate::metrics::Metrics;
 use crate::server::Server;
@@ -18,12 +17,10 @@ use pointsman_store::Store;
 use pointsman_store::embedded::{EmbeddedStore, Options};
 use pointsman_store::etcd::{self, EtcdStore};
 use pointsman_telemetry::{BuildInfo, Registry, register_process};
-use pointsman_wire::allocation::first_address;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::SystemTime;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -106,7 +103,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         path: config.data_dir.clone(),
         source,
     };
-    std::fs::create_dir_all(&config.data_dir).map_err(bad_dir)?;
+    files::private_dir(&config.data_dir).map_err(bad_dir)?;
     let store = open_store(&config).await?;
     let registry = Registry::new();
     register_process(
@@ -158,7 +155,8 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
     };
     let listener = TcpListener::bind(config.listen).await.map_err(listen)?;
     let address = listener.local_addr().map_err(listen)?;
-    let (tls, kubeconfig) = identities(&config, address)?;
+    let identities = Identities::new(&config, address);
+    let (tls, serving, kubeconfig) = identities.prepare()?;
     // The port answers from here on; `/readyz` says no until the default objects are there.
     let accepting = tokio::spawn(listen::run(server.clone(), listener, tls));
 
@@ -179,6 +177,8 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         server.clone(),
         config.compaction_interval,
     )));
+    background.push(tokio::spawn(identities.keep_fresh(serving)));
+    background.push(tokio::spawn(aggregation::run(server.clone())));
     server.bootstrapped.store(true, Ordering::Release);
     Ok(Running {
         address,
@@ -235,47 +235,4 @@ async fn follow(server: &Arc<Server>) -> Result<JoinHandle<()>, StartError> {
     let task = tokio::spawn(async move { follower.cache.follow(&*follower.store, from).await });
     server.cache.wait_for(newest).await;
     Ok(task)
-}
-
-/// Keys, certificates and kubeconfigs, made where they are missing.
-fn identities(
-    config: &Config,
-    address: SocketAddr,
-) -> Result<(Arc<rustls::ServerConfig>, PathBuf), StartError> {
-    let now = SystemTime::now();
-    let pki = Pki::open(&config.data_dir.join("pki"), now)?;
-    let first: Vec<IpAddr> = config
-        .cluster
-        .service_ranges
-        .iter()
-        .map(|range| first_address(*range))
-        .collect();
-    let mut reachable = vec![address.ip()];
-    reachable.extend(config.advertise);
-    let (certificate, key) = match &config.tls_files {
-        Some(files) => files.clone(),
-        None => {
-            let pair = pki.serving(&ServingNames::new(&reachable, &first, &config.extra_sans), now)?;
-            (pair.certificate_path.clone(), pair.key_path.clone())
-        }
-    };
-    let mut client_authorities = vec![pki.ca_path()];
-    client_authorities.extend(config.client_ca_file.clone());
-    let serving_ca = match &config.tls_files {
-        Some((certificate, _)) => {
-            std::fs::read_to_string(certificate).map_err(|source| StartError::File {
-                path: certificate.clone(),
-                source,
-            })?
-        }
-        None => pki.ca_pem().to_owned(),
-    };
-    let (tls, _) = server_config(&TlsFiles {
-        certificate,
-        key,
-        client_authorities,
-    })?;
-    let url = kubeconfig::local_url(address);
-    let roles = kubeconfig::write_roles(&pki, &config.data_dir, &url, &serving_ca, now)?;
-    Ok((tls, roles.admin))
 }

@@ -28,6 +28,15 @@ impl Subject {
         }
     }
 
+    /// `pods "x" is `, `pods is ` or nothing, as far as the subject is known.
+    fn is_what(&self) -> String {
+        match (self.kind.is_empty(), self.name.is_empty()) {
+            (true, _) => String::new(),
+            (false, true) => format!("{} is ", self.qualified()),
+            (false, false) => format!("{} {:?} is ", self.qualified(), self.name),
+        }
+    }
+
     fn qualified(&self) -> String {
         if self.group.is_empty() {
             self.kind.clone()
@@ -47,7 +56,7 @@ pub enum ApiError {
     #[error("Unauthorized")]
     Unauthorized,
     /// The caller may not do this, or nobody may.
-    #[error("{} {:?} is forbidden: {why}", .subject.qualified(), .subject.name)]
+    #[error("{}forbidden: {why}", .subject.is_what())]
     Forbidden {
         /// What the request was about.
         subject: Subject,
@@ -313,6 +322,26 @@ mod tests {
             json!({"name": "web", "group": "apps", "kind": "deployments"})
         );
         assert_eq!(status["code"], 404);
+    }
+
+    #[test]
+    fn a_refusal_names_as_much_as_is_known() {
+        let text = |kind: &str, name: &str| {
+            let subject = Subject {
+                group: String::new(),
+                kind: kind.into(),
+                name: name.into(),
+            };
+            ApiError::Forbidden {
+                subject,
+                why: "no".into(),
+                cause: None,
+            }
+            .to_string()
+        };
+        assert_eq!(text("pods", "x"), r#"pods "x" is forbidden: no"#);
+        assert_eq!(text("pods", ""), "pods is forbidden: no");
+        assert_eq!(text("", ""), "forbidden: no");
     }
 
     #[test]

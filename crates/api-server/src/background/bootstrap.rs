@@ -74,6 +74,12 @@ async fn ensure(
     match done {
         // Another server that shares the store was faster.
         Ok(_) | Err(ApiError::AlreadyExists(_) | ApiError::Conflict { .. }) => Ok(()),
+        // A stored object that cannot become the default one is the administrator's to mend; the
+        // server goes on without.
+        Err(error @ ApiError::Invalid { .. }) => {
+            tracing::error!(kind = kind.kind, name, %error, "a default object cannot be brought up to date");
+            Ok(())
+        }
         Err(error) => {
             tracing::error!(kind = kind.kind, name, %error, "cannot write a default object");
             Err(error)

@@ -3,7 +3,7 @@
 use crate::cache::object::{Object, selectable};
 use crate::http::query::Query;
 use pointsman_wire::selector::{FieldSelector, FieldTerm, LabelSelector};
-use pointsman_wire::{ApiError, Kind};
+use pointsman_wire::{ApiError, Kind, event_views};
 
 /// Label and field selectors together.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -22,6 +22,12 @@ impl Selection {
                 return Err(FieldSelector::unknown_field(&term.field));
             }
         }
+        // Views of another group's objects call some fields by other names.
+        let fields = match kind.stored_as {
+            None => fields,
+            Some(_) => fields
+                .rename(|field| Ok(event_views::core_field(field).unwrap_or_else(|| field.to_owned())))?,
+        };
         Ok(Self { labels, fields })
     }
 
