@@ -8,6 +8,7 @@ use crate::auth::rbac::forbidden;
 use crate::auth::reviews::{self, Review};
 use crate::auth::{Attributes, User, flow, impersonation, node_restriction};
 use crate::http::body::Body;
+use crate::http::compress;
 use crate::http::negotiate::{Form, negotiate};
 use crate::http::query::{ListOptions, Query};
 use crate::http::route::{Route, Target, route};
@@ -43,6 +44,8 @@ const MAX_WRITE: Duration = Duration::from_secs(34);
 pub struct Peer {
     /// The user that a client certificate speaks for.
     pub certificate: Option<User>,
+    /// Whether it is on this machine.
+    pub loopback: bool,
 }
 
 /// Answers one HTTP request.
@@ -54,6 +57,8 @@ where
 {
     let audit_id = server.new_uid();
     let pretty = wants_pretty(message.uri().query().unwrap_or(""), message.headers());
+    let encodings = text(message.headers(), header::ACCEPT_ENCODING);
+    let loopback = peer.loopback;
     let method = message.method().clone();
     let path = message.uri().path().to_owned();
     let panics = server.metrics.panics.clone();
@@ -70,7 +75,36 @@ where
         }
     };
     let reply = if pretty { prettied(reply).await } else { reply };
+    let reply = compressed(reply, encodings.as_deref(), loopback).await;
     reply.into_response(&audit_id)
+}
+
+async fn compressed(reply: Reply, encodings: Option<&str>, loopback: bool) -> Reply {
+    let size = http_body::Body::size_hint(&reply.body).exact();
+    if !compress::worth_it(encodings, loopback, size) {
+        return reply;
+    }
+    let Reply {
+        code,
+        body,
+        content_type,
+        warnings,
+        mut headers,
+    } = reply;
+    match compress::gzip(body).await {
+        Some(packed) => {
+            headers.push((header::CONTENT_ENCODING, "gzip".into()));
+            headers.push((header::VARY, "Accept-Encoding".into()));
+            Reply {
+                code,
+                body: Body::whole(packed),
+                content_type,
+                warnings,
+                headers,
+            }
+        }
+        None => ApiError::Internal("the answer could not be compressed".into()).into(),
+    }
 }
 
 async fn serve<B>(server: Arc<Server>, peer: Arc<Peer>, message: http::Request<B>) -> Result<Reply, ApiError>

@@ -43,11 +43,11 @@ pub async fn run(server: Arc<Server>, listener: TcpListener, tls: Arc<rustls::Se
             _ = stop.wait_for(|stop| *stop) => break,
         };
         match stream {
-            Ok((stream, _)) => {
+            Ok((stream, from)) => {
                 let watcher = graceful.watcher();
                 let (server, acceptor) = (server.clone(), acceptor.clone());
                 tokio::spawn(async move {
-                    serve(server, acceptor, stream, watcher).await;
+                    serve(server, acceptor, stream, from.ip().is_loopback(), watcher).await;
                     drop(place);
                 });
             }
@@ -68,6 +68,7 @@ async fn serve(
     server: Arc<Server>,
     acceptor: TlsAcceptor,
     stream: TcpStream,
+    loopback: bool,
     watcher: hyper_util::server::graceful::Watcher,
 ) {
     tune(&stream);
@@ -83,6 +84,7 @@ async fn serve(
         .and_then(|chain| chain.first());
     let peer = Arc::new(Peer {
         certificate: certificate.and_then(user_from_certificate),
+        loopback,
     });
     let service = service_fn(move |request| {
         let (server, peer) = (server.clone(), peer.clone());
