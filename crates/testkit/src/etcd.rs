@@ -113,7 +113,7 @@ fn spawn(data: &TempDir, client: SocketAddr, peer: SocketAddr) -> Child {
         ])
         .args(["--initial-cluster", &format!("default={peer}")])
         .args(["--max-request-bytes", "8388608"])
-        .args(["--experimental-watch-progress-notify-interval", "200ms"])
+        .args(["--experimental-watch-progress-notify-interval", "1s"])
         .args(["--logger", "zap", "--log-level", "error"])
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -46,7 +46,9 @@ pub struct Options {
     /// How many transactions may wait for the writer before callers have to.
     pub queue: usize,
     /// Records free pages with every commit, so that opening after a crash need not walk the whole
-    /// file. Costs a second sync per commit.
+    /// file. Costs a second sync per commit. With 100,000 objects of 1 KiB on a busy two-core machine,
+    /// opening after a kill took 0.16 to 0.26 s with it and 0.56 to 0.90 s without; 64 writers committed
+    /// 4,900 to 5,300 times per second with it and 7,000 to 9,500 times without.
     pub quick_repair: bool,
 }
 

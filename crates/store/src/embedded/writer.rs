@@ -42,7 +42,8 @@ pub struct Writer {
     unsettled: Option<Decided>,
     /// Set after a failure, so that a full disk is not hammered with clean-up.
     garbage_paused: bool,
-    pushed_since_nudge: usize,
+    /// Events and bytes published since all watches were last told to move on.
+    unnudged: (usize, usize),
 }
 
 /// A group that is ready for the disk.
@@ -69,7 +70,7 @@ impl Writer {
             held: None,
             unsettled: None,
             garbage_paused: false,
-            pushed_since_nudge: 0,
+            unnudged: (0, 0),
         }
     }
 
@@ -265,14 +266,16 @@ impl Writer {
         }
         let newest = index.newest();
         drop(index);
-        self.pushed_since_nudge += events.len();
+        self.unnudged.0 += events.len();
+        self.unnudged.1 += events.iter().map(Event::bytes).sum::<usize>();
         let keys: Vec<Arc<str>> = events.iter().map(|event| Arc::clone(event.key())).collect();
         self.shared.window_mut().push(events);
         self.shared.signals.raise(keys.iter().map(|key| &**key), newest);
         // Idle watches move on now and then, or they would fall out of the window and have to read
         // what does not concern them from disk.
-        if self.pushed_since_nudge > self.shared.options.window_events / 8 {
-            self.pushed_since_nudge = 0;
+        let options = &self.shared.options;
+        if self.unnudged.0 > options.window_events / 8 || self.unnudged.1 > options.window_bytes / 8 {
+            self.unnudged = (0, 0);
             self.shared.signals.raise_all(newest);
         }
     }
