@@ -157,8 +157,8 @@ fn target<A: Address>(out: &mut String, target: &Target<A>) {
         Target::Reject => write!(out, " -j REJECT"),
         Target::Dnat(backend) => write!(out, " -j DNAT --to-destination {backend}"),
         Target::Masquerade => write!(out, " -j MASQUERADE --random-fully"),
-        Target::SetMark(mark) => write!(out, " -j MARK --or-mark {mark}"),
-        Target::FlipMark(mark) => write!(out, " -j MARK --xor-mark {mark}"),
+        Target::SetMark(mark) => write!(out, " -j MARK --set-xmark {mark}/{mark}"),
+        Target::FlipMark(mark) => write!(out, " -j MARK --set-xmark {mark}/0x0"),
     };
 }
 

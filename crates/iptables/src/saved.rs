@@ -60,8 +60,8 @@ impl Inventory {
     ) -> Vec<Option<usize>> {
         let present = self.tables.get(&table).and_then(|entry| entry.shared.get(&chain));
         let position = |rule: &&Rule<A>| {
-            let wanted = words(&render::append_line(chain, rule));
-            present.and_then(|lines| lines.iter().position(|line| words(line) == wanted))
+            let wanted = meaning(&render::append_line(chain, rule));
+            present.and_then(|lines| lines.iter().position(|line| meaning(line) == wanted))
         };
         rules.iter().map(position).collect()
     }
@@ -102,6 +102,27 @@ impl InventoryReader {
 
 const fn is_shared(chain: ChainName) -> bool {
     matches!(chain, ChainName::Builtin(_) | ChainName::Top(Top::Firewall))
+}
+
+/// What a saved rule says, in the words we would use: comments go, and so do defaults that only the
+/// kernel spells out. Two rules with equal words do the same.
+pub fn meaning(line: &str) -> Vec<String> {
+    let mut meaning = Vec::new();
+    let mut words = words(line).into_iter().peekable();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "-m" if words.peek().is_some_and(|next| next == "comment") => drop(words.next()),
+            "--comment" | "--mask" | "--reject-with" => drop(words.next()),
+            "--rsource" => {}
+            // The kernel keeps 31 bits of it.
+            "--probability" => {
+                let value: f64 = words.next().and_then(|text| text.parse().ok()).unwrap_or(-1.0);
+                meaning.extend([word, format!("{value:.6}")]);
+            }
+            _ => meaning.push(word),
+        }
+    }
+    meaning
 }
 
 /// The words of a rule; quotes may or may not be there around a single one.

@@ -6,6 +6,7 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::marker::PhantomData;
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -47,6 +48,7 @@ impl Variant {
 pub struct Iptables<A> {
     variant: Variant,
     lock_wait: Duration,
+    directory: Option<PathBuf>,
     family: PhantomData<A>,
 }
 
@@ -78,8 +80,16 @@ impl<A: Address> Iptables<A> {
         Self {
             variant,
             lock_wait: LOCK_WAIT,
+            directory: None,
             family: PhantomData,
         }
+    }
+
+    /// Runs the programs of this directory instead of searching for them.
+    #[must_use]
+    pub fn in_directory(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.directory = Some(directory.into());
+        self
     }
 
     /// Waits this long for the xtables lock instead of [`LOCK_WAIT`]; whole seconds count.
@@ -103,7 +113,8 @@ impl<A: Address> Iptables<A> {
     pub fn canary_is_alive(&self) -> Result<bool, ProgramError> {
         let program = self.program("");
         let wait = self.lock_wait.as_secs().to_string();
-        let output = Command::new(&program)
+        let output = self
+            .command(&program)
             .args(["-w", &wait, "-t", "mangle", "-S", "KUBE-PROXY-CANARY"])
             .stdin(Stdio::null())
             .output()
@@ -134,10 +145,18 @@ impl<A: Address> Iptables<A> {
         format!("{family}{}{suffix}", self.variant.infix())
     }
 
+    fn command(&self, program: &str) -> Command {
+        match &self.directory {
+            Some(directory) => Command::new(directory.join(program)),
+            None => Command::new(program),
+        }
+    }
+
     fn restore_text(&self, input: &str) -> Result<(), ProgramError> {
         let program = self.program("-restore");
         let wait = self.lock_wait.as_secs().to_string();
-        let mut child = Command::new(&program)
+        let mut child = self
+            .command(&program)
             .args(["-w", &wait, "--noflush", "--counters"])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -158,7 +177,8 @@ impl<A: Address> Iptables<A> {
 
     fn read_save(&self, table: &str, mut each_line: impl FnMut(&str)) -> Result<(), ProgramError> {
         let program = self.program("-save");
-        let mut child = Command::new(&program)
+        let mut child = self
+            .command(&program)
             .args(["-t", table])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
