@@ -16,7 +16,7 @@ use parking_lot::RwLock;
 use pointsman_store::{Batch, Entry, Event, Page, Range, Revision, Store, StoreError};
 use pointsman_wire::Kind;
 use pointsman_wire::kind::KINDS;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -140,15 +140,27 @@ impl Cache {
             }
         }
         for collection in &self.collections {
-            let objects = objects.remove(&collection.kind.index()).unwrap_or_default();
-            for observer in &self.observers {
-                objects.iter().for_each(|object| observer.observe(object, false));
-            }
-            collection.reset(objects, at);
+            self.replace(
+                collection,
+                objects.remove(&collection.kind.index()).unwrap_or_default(),
+                at,
+            );
         }
         *self.claims.write() = claims;
         self.applied.send_replace(at);
         Ok(at)
+    }
+
+    /// Puts a whole new state into a collection; observers hear of what vanished meanwhile, too.
+    fn replace(&self, collection: &Collection, objects: Vec<Arc<Object>>, at: Revision) {
+        let present: HashSet<&str> = objects.iter().map(|object| &*object.key).collect();
+        let before = collection.list("", None, Revision(0)).objects;
+        let gone = before.iter().filter(|object| !present.contains(&*object.key));
+        for observer in &self.observers {
+            gone.clone().for_each(|object| observer.observe(object, true));
+            objects.iter().for_each(|object| observer.observe(object, false));
+        }
+        collection.reset(objects, at);
     }
 
     /// Follows the store from `from` for ever; call it once, after [`Cache::load`].
@@ -248,5 +260,46 @@ pub fn read_entry(entry: &Entry, event: EventType) -> Option<Arc<Object>> {
             tracing::error!(key = %entry.key, %error, "a stored object cannot be read and is not served");
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parking_lot::Mutex;
+    use serde_json::json;
+
+    #[derive(Default)]
+    struct Log(Mutex<Vec<(String, bool)>>);
+
+    impl Observer for Log {
+        fn observe(&self, object: &Object, deleted: bool) {
+            self.0.lock().push((object.name().to_owned(), deleted));
+        }
+    }
+
+    #[test]
+    fn observers_hear_of_what_vanished_while_the_store_was_out_of_sight() {
+        let log = Arc::new(Log::default());
+        let cache = Cache::new(Window::default(), vec![log.clone()]);
+        let kind = Kind::by_resource("rbac.authorization.k8s.io", "v1", "clusterroles").unwrap();
+        let role = |name: &str| {
+            let value = crate::stored::encode(kind, &json!({"metadata": {"name": name}}));
+            let key = keys::object(kind, "", name).into();
+            read_entry(
+                &Entry {
+                    key,
+                    value,
+                    revision: Revision(1),
+                    created: Revision(1),
+                },
+                EventType::Added,
+            )
+            .unwrap()
+        };
+        cache.replace(cache.of(kind), vec![role("a"), role("b")], Revision(1));
+        log.0.lock().clear();
+        cache.replace(cache.of(kind), vec![role("b")], Revision(9));
+        assert_eq!(*log.0.lock(), [("a".to_owned(), true), ("b".to_owned(), false)]);
     }
 }

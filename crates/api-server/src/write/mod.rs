@@ -110,6 +110,11 @@ impl Server {
         revision: Revision,
     ) -> Result<Arc<Object>, ApiError> {
         let local = keys::local(write.namespace, write.name);
+        let cached = self.cache.of(write.kind).get(&local);
+        if let Some(made) = cached.filter(|object| object.revision == revision && write.new.is_some()) {
+            return Ok(made);
+        }
+        // Somebody else has changed it since, or it is gone: show what this write made.
         let damaged = |error| {
             ApiError::Internal(format!(
                 "the version just written to {key} is unreadable: {error}"
