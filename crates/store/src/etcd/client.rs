@@ -60,7 +60,9 @@ impl From<Status> for CallError {
 /// A connection to an etcd cluster, which comes back by itself after a loss.
 #[derive(Clone, Debug)]
 pub struct Client {
-    channel: Channel,
+    calls: Channel,
+    /// A connection of their own, so that a commit never queues behind a thousand watches.
+    watches: Channel,
 }
 
 impl Client {
@@ -82,12 +84,13 @@ impl Client {
             }
             endpoints.push(endpoint);
         }
-        let channel = match endpoints.as_slice() {
-            [] => return Err(StoreError::Invalid("no etcd endpoint is given".into())),
-            [one] => one.connect_lazy(),
-            _ => Channel::balance_list(endpoints.into_iter()),
-        };
-        Ok(Self { channel })
+        if endpoints.is_empty() {
+            return Err(StoreError::Invalid("no etcd endpoint is given".into()));
+        }
+        Ok(Self {
+            calls: channel(&endpoints),
+            watches: channel(&endpoints),
+        })
     }
 
     /// Reads keys.
@@ -156,7 +159,7 @@ impl Client {
         &self,
         requests: impl Stream<Item = WatchRequest> + Send + 'static,
     ) -> Result<Streaming<WatchResponse>, CallError> {
-        let mut grpc = self.grpc().await?;
+        let mut grpc = ready(&self.watches).await?;
         let path = PathAndQuery::from_static("/etcdserverpb.Watch/Watch");
         let answer = grpc
             .streaming(Call::new(requests), path, ProstCodec::default())
@@ -170,7 +173,7 @@ impl Client {
         A: Message + Default + 'static,
     {
         let call = async {
-            let mut grpc = self.grpc().await?;
+            let mut grpc = ready(&self.calls).await?;
             let path = PathAndQuery::from_static(path);
             let answer = grpc
                 .unary(Call::new(request), path, ProstCodec::default())
@@ -182,16 +185,24 @@ impl Client {
             .await
             .unwrap_or_else(|_| Err(late()))
     }
+}
 
-    async fn grpc(&self) -> Result<Grpc<Channel>, CallError> {
-        let mut grpc = Grpc::new(self.channel.clone())
-            .max_decoding_message_size(i32::MAX as usize)
-            .max_encoding_message_size(i32::MAX as usize);
-        grpc.ready()
-            .await
-            .map_err(|error| CallError::Other(StoreError::Unavailable(format!("etcd: {error:?}"))))?;
-        Ok(grpc)
+/// A connection to one endpoint, or to whichever of several answers.
+fn channel(endpoints: &[Endpoint]) -> Channel {
+    match endpoints {
+        [one] => one.connect_lazy(),
+        several => Channel::balance_list(several.iter().cloned()),
     }
+}
+
+async fn ready(channel: &Channel) -> Result<Grpc<Channel>, CallError> {
+    let mut grpc = Grpc::new(channel.clone())
+        .max_decoding_message_size(i32::MAX as usize)
+        .max_encoding_message_size(i32::MAX as usize);
+    grpc.ready()
+        .await
+        .map_err(|error| CallError::Other(StoreError::Unavailable(format!("etcd: {error:?}"))))?;
+    Ok(grpc)
 }
 
 /// The revision in the header of an answer.

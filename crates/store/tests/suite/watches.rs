@@ -245,7 +245,7 @@ pub async fn a_thousand_watches_see_every_change(store: Subject) {
     });
     let mut watching = futures::future::join_all(watching).await;
     let writing = load(&store, 2, 25);
-    let revisions = within(30, "the load", writing).await.expect("the writers end");
+    let revisions = within(50, "the load", writing).await.expect("the writers end");
     let ops = vec![put_op("/load/0/last", "1"), put_op("/load/last", "1")];
     let end = commit(&store, vec![], ops).await;
     let mut totals = [0, 0];
