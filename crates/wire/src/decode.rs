@@ -7,6 +7,7 @@
 
 mod check;
 mod path;
+mod protobuf;
 mod scalar;
 mod tree;
 
@@ -34,12 +35,14 @@ pub enum BodyFormat {
     Json,
     /// `application/yaml`, one document.
     Yaml,
+    /// `application/vnd.kubernetes.protobuf`, which Go clients send for the built-in kinds.
+    Protobuf,
 }
 
 /// An object as it was sent, with its known fields checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decoded {
-    /// The object, unknown fields included.
+    /// The object; unknown fields are included, unless they came as protobuf and so have no name.
     pub object: Value,
     /// What a strict reader would refuse.
     pub strict: Vec<StrictError>,
@@ -50,6 +53,8 @@ pub struct Decoded {
 pub enum StrictError {
     /// The schema has no such field.
     Unknown(String),
+    /// The schema has no field of that number in the protobuf message at this path.
+    UnknownNumber(u32, String),
     /// The field is there more than once; the last one counts.
     Duplicate(String),
 }
@@ -84,9 +89,10 @@ impl BodyFormat {
         match media_type.to_ascii_lowercase().as_str() {
             "" | "application/json" => Ok(BodyFormat::Json),
             "application/yaml" => Ok(BodyFormat::Yaml),
+            "application/vnd.kubernetes.protobuf" => Ok(BodyFormat::Protobuf),
             _ => Err(ApiError::UnsupportedMediaType(
                 "the body of the request was in an unknown format - accepted media types include: \
-                 application/json, application/yaml"
+                 application/json, application/yaml, application/vnd.kubernetes.protobuf"
                     .into(),
             )),
         }
@@ -130,6 +136,10 @@ impl fmt::Display for StrictError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StrictError::Unknown(field) => write!(f, "unknown field {field:?}"),
+            StrictError::UnknownNumber(number, at) if at.is_empty() => {
+                write!(f, "unknown field number {number}")
+            }
+            StrictError::UnknownNumber(number, at) => write!(f, "unknown field number {number} in {at}"),
             StrictError::Duplicate(field) => write!(f, "duplicate field {field:?}"),
         }
     }
@@ -156,7 +166,10 @@ pub fn decode(body: &[u8], format: BodyFormat, shape: &ObjectType) -> Result<Dec
     let Decoded {
         mut object,
         mut strict,
-    } = read(body, format)?;
+    } = match format {
+        BodyFormat::Protobuf => protobuf::read(body, shape)?,
+        BodyFormat::Json | BodyFormat::Yaml => read(body, format)?,
+    };
     let unknown = check_object(&mut object, shape).map_err(|mismatch| {
         ApiError::BadRequest(format!(
             "{shape} cannot be handled as a {}: {mismatch}",
@@ -169,22 +182,25 @@ pub fn decode(body: &[u8], format: BodyFormat, shape: &ObjectType) -> Result<Dec
 }
 
 /// Reads a body without knowing what it should hold; `strict` lists duplicates only.
+///
+/// Protobuf has numbers instead of names, so it is refused here: it needs [`decode`].
 pub fn read(body: &[u8], format: BodyFormat) -> Result<Decoded, ApiError> {
-    let bad = |why: String| {
-        let format = match format {
-            BodyFormat::Json => "JSON",
-            BodyFormat::Yaml => "YAML",
-        };
-        ApiError::BadRequest(format!("the body of the request is not valid {format}: {why}"))
-    };
     let tree = match format {
-        BodyFormat::Json => tree::from_json(body),
-        BodyFormat::Yaml => tree::from_yaml(body),
-    }
-    .map_err(bad)?;
+        BodyFormat::Json => tree::from_json(body, MAX_DEPTH).map_err(|why| invalid("JSON", &why))?,
+        BodyFormat::Yaml => tree::from_yaml(body).map_err(|why| invalid("YAML", &why))?,
+        BodyFormat::Protobuf => {
+            return Err(ApiError::UnsupportedMediaType(
+                "protobuf can only be read as an object of a known kind".into(),
+            ));
+        }
+    };
     let mut strict = Vec::new();
     let object = tree.into_value(&Path::ROOT, &mut strict);
     Ok(Decoded { object, strict })
+}
+
+fn invalid(format: &str, why: &dyn fmt::Display) -> ApiError {
+    ApiError::BadRequest(format!("the body of the request is not valid {format}: {why}"))
 }
 
 /// Checks the known fields of an object in place and returns the unknown ones.

@@ -229,11 +229,10 @@ fn content_types_choose_the_format() {
     );
     assert_eq!(format(Some("application/yaml")), Ok(BodyFormat::Yaml));
     assert_eq!(
-        format(Some("application/vnd.kubernetes.protobuf"))
-            .unwrap_err()
-            .code(),
-        415
+        format(Some("application/vnd.kubernetes.protobuf;stream=watch")),
+        Ok(BodyFormat::Protobuf)
     );
+    assert_eq!(format(Some("application/cbor")).unwrap_err().code(), 415);
 }
 
 proptest! {

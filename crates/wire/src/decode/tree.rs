@@ -16,9 +16,9 @@ pub(super) enum Tree {
     Object(Vec<(String, Tree)>),
 }
 
-pub(super) fn from_json(body: &[u8]) -> Result<Tree, String> {
-    if deeper_than(body, MAX_DEPTH) {
-        return Err(too_deep());
+pub(super) fn from_json(body: &[u8], max_depth: usize) -> Result<Tree, String> {
+    if deeper_than(body, max_depth) {
+        return Err(format!("it is nested deeper than {MAX_DEPTH} levels"));
     }
     serde_json::from_slice(body).map_err(|error| error.to_string())
 }
@@ -39,10 +39,6 @@ pub(super) fn from_yaml(body: &[u8]) -> Result<Tree, String> {
         let text = error.to_string();
         text.lines().next().unwrap_or("unreadable").to_owned()
     })
-}
-
-fn too_deep() -> String {
-    format!("it is nested deeper than {MAX_DEPTH} levels")
 }
 
 /// Whether brackets outside of strings nest deeper than `limit`. Needs no stack.

@@ -1,14 +1,18 @@
 //! Which fields does each kind have, and of which type?
 //!
-//! The answer is data: `crates/wire/schema/*.txt`, one file per API package, read once. Decoding,
-//! strategic merge patches and the OpenAPI documents all read the same table, so they cannot
+//! The answer is data: `crates/wire/schema/*.txt`, one file per API package, read once. Decoding of
+//! JSON, YAML and protobuf, strategic merge patches and the OpenAPI documents all read the same table, so they cannot
 //! disagree. The text format is described in [`mod@parse`].
 
+mod number;
 pub mod parse;
 
 use crate::kind::Kind;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::OnceLock;
+
+pub use number::{Member, ProtobufField};
 
 /// One type with named fields, such as Pod or Container.
 #[derive(Debug)]
@@ -25,6 +29,8 @@ pub struct ObjectType {
     pub map_type: Option<&'static str>,
     /// The fields, sorted by name.
     fields: Vec<Field>,
+    /// Where in `fields` the holder of a protobuf number is.
+    numbers: BTreeMap<(Option<u32>, u32), usize>,
 }
 
 /// The name of a type in requests.
@@ -47,6 +53,8 @@ pub struct Field {
     pub shape: Shape,
     /// Whether upstream lists it as required. Absence is left to validation.
     pub required: bool,
+    /// Its place in protobuf messages; none for fields that only JSON has.
+    pub protobuf: Option<ProtobufField>,
     /// How a strategic merge patch treats it.
     pub patch: PatchStrategy,
     /// Whether clients send `$retainKeys` for it, because its members exclude one another.

@@ -7,17 +7,23 @@
 //! use meta io.k8s.apimachinery.pkg.apis.meta.v1
 //!
 //! kind Pod  # One sentence.           has apiVersion and kind besides the listed fields
-//!   metadata meta.ObjectMeta
+//!   metadata meta.ObjectMeta @1       `@` is the field number in protobuf
 //! type Container                      has only the listed fields
-//!   name! string                      `!` means required
-//!   ports []ContainerPort patch=merge:containerPort list=map:containerPort,protocol
-//!   limits {}quantity                 an object with free keys
+//!   name! string @1                   `!` means required
+//!   ports []ContainerPort @6 patch=merge:containerPort list=map:containerPort,protocol
+//!   limits {}quantity @1              an object with free keys
+//!   replicas int32 @1*                `*`: a zero in protobuf is a value, not an unset field
+//!   emptyDir EmptyDirVolumeSource @2.2  field 2 of the message in field 2
+//!   periodMilliseconds int32          no number: JSON only
 //! ```
+//!
+//! Required fields need no `*`.
 //!
 //! `patch=` is upstream's patch strategy and merge key, `list=` and `map=` its list and map types.
 
 use super::{
-    Field, GroupVersionKind, MergeType, ObjectType, PatchStrategy, Scalar, Schema, Shape, TypeIndex,
+    Field, GroupVersionKind, MergeType, ObjectType, PatchStrategy, ProtobufField, Scalar, Schema, Shape,
+    TypeIndex,
 };
 use std::collections::BTreeMap;
 
@@ -45,6 +51,9 @@ pub enum ParseError {
     /// Two types have the same id.
     #[error("{0} is there twice")]
     Twice(String),
+    /// Two fields of a type have the same protobuf number.
+    #[error("two fields of {0} have the same protobuf number")]
+    SameNumber(String),
 }
 
 /// Reads schema files and resolves the references between them.
@@ -94,6 +103,15 @@ impl Draft {
             fields.push(Field { shape, ..field });
         }
         fields.sort_by_key(|field| field.name);
+        let mut numbers = BTreeMap::new();
+        for (at, field) in fields.iter().enumerate() {
+            let Some(place) = field.protobuf.map(ProtobufField::place) else {
+                continue;
+            };
+            if numbers.insert(place, at).is_some() {
+                return Err(ParseError::SameNumber(self.id));
+            }
+        }
         Ok(ObjectType {
             id: self.id,
             name: self.name,
@@ -101,6 +119,7 @@ impl Draft {
             description: self.description,
             map_type: self.map_type,
             fields,
+            numbers,
         })
     }
 }
@@ -223,12 +242,18 @@ impl File {
             name: name.trim_end_matches('!'),
             shape: Shape::Any,
             required: name.ends_with('!'),
+            protobuf: None,
             patch: PatchStrategy::Default,
             retain_keys: false,
             merge_type: None,
             description,
         };
         for attribute in attributes {
+            if let Some(number) = attribute.strip_prefix('@') {
+                let place = ProtobufField::parse(number, field.required);
+                field.protobuf = Some(place.ok_or_else(|| format!("{number:?} is not a field number"))?);
+                continue;
+            }
             let (key, value) = attribute
                 .split_once('=')
                 .ok_or_else(|| format!("{attribute:?} is not key=value"))?;
@@ -289,6 +314,7 @@ fn set_patch(field: &mut Field, value: &'static str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schema::Member;
 
     #[test]
     fn mistakes_are_named_with_their_line() {
@@ -299,6 +325,32 @@ mod tests {
         let error = parse(&["package p\ntype A\ntype A\n"]).unwrap_err();
         assert_eq!(error, ParseError::Twice("p.A".into()));
         assert!(parse(&["package p\n  x string\n"]).is_err());
+        let error = parse(&["package p\ntype A\n  x string @0\n"]).unwrap_err();
+        assert_eq!(error.to_string(), "p, line 3: \"0\" is not a field number");
+        let error = parse(&["package p\ntype A\n  x string @1\n  y string @1*\n"]).unwrap_err();
+        assert_eq!(error, ParseError::SameNumber("p.A".into()));
+    }
+
+    #[test]
+    fn numbers_lead_to_fields_also_through_embedded_messages() {
+        let schema =
+            parse(&["package p\ntype A\n  a! string @1\n  b string @2.1*\n  c string @2.2\n  d string\n"])
+                .unwrap();
+        let a = schema.by_id("p.A").unwrap();
+        let found = |within, number| match a.member(within, number) {
+            Some(Member::Field(field, place)) => Some((field.name, place.zero_counts)),
+            Some(Member::Embedded) => Some(("embedded", false)),
+            None => None,
+        };
+        assert_eq!(found(None, 1), Some(("a", true)));
+        assert_eq!(found(None, 2), Some(("embedded", false)));
+        assert_eq!(found(Some(2), 1), Some(("b", true)));
+        assert_eq!(found(Some(2), 2), Some(("c", false)));
+        assert_eq!(
+            (found(None, 3), found(Some(2), 3), found(Some(1), 1)),
+            (None, None, None)
+        );
+        assert_eq!(a.field("d").unwrap().protobuf, None);
     }
 
     #[test]
