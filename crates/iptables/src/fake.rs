@@ -90,15 +90,7 @@ impl<A: Address> FakeKernel<A> {
         let mut normalised = BTreeMap::new();
         for (table, chains) in &self.tables {
             for (chain, rules) in chains {
-                let without_comment = |rule: &Rule<A>| Rule::new(rule.matches.clone(), rule.target.clone());
-                let lines = rules
-                    .iter()
-                    .map(|rule| render::append_line(*chain, &without_comment(rule)));
-                let mut lines: Vec<String> = lines.collect();
-                if chain.is_dispatch() {
-                    lines.sort_unstable();
-                }
-                normalised.insert((*table, *chain), lines);
+                normalised.insert((*table, *chain), content(*chain, rules));
             }
         }
         normalised
@@ -124,6 +116,15 @@ impl<A: Address> FakeKernel<A> {
     }
 
     fn apply_table(chains: &mut Chains<A>, edit: &Edit<A>) -> Result<(), String> {
+        for (chain, rules) in &edit.kept {
+            let held = chains
+                .get(chain)
+                .ok_or_else(|| format!("no chain {chain} to keep"))?;
+            let by_text = chain.is_dispatch() && sorted(held) != sorted(rules);
+            if by_text || content(*chain, held) != content(*chain, rules) {
+                return Err(format!("{chain} is not as it was said to be"));
+            }
+        }
         for chain in edit.writes.keys().chain(&edit.removals) {
             chains.insert(*chain, Vec::new());
         }
@@ -181,6 +182,26 @@ impl<A: Address> FakeKernel<A> {
         }
         useless
     }
+}
+
+/// The rules with their comments, in a stable order.
+fn sorted<A: Address>(rules: &[Rule<A>]) -> Vec<String> {
+    let mut lines: Vec<String> = rules.iter().map(render::specification_text).collect();
+    lines.sort_unstable();
+    lines
+}
+
+/// What a chain does: its rules without comments, sorted where order means nothing.
+fn content<A: Address>(chain: ChainName, rules: &[Rule<A>]) -> Vec<String> {
+    let without_comment = |rule: &Rule<A>| Rule::new(rule.matches.clone(), rule.target.clone());
+    let lines = rules
+        .iter()
+        .map(|rule| render::append_line(chain, &without_comment(rule)));
+    let mut lines: Vec<String> = lines.collect();
+    if chain.is_dispatch() {
+        lines.sort_unstable();
+    }
+    lines
 }
 
 impl<A: Address> Programmer for FakeKernel<A> {

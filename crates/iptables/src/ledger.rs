@@ -34,7 +34,12 @@ impl Ledger {
     /// Follows a transaction that the kernel has accepted.
     pub fn apply<A: Address>(&mut self, transaction: &Transaction<A>) {
         for (table, edit) in &transaction.tables {
-            for (chain, rules) in edit.writes.iter().filter(|(chain, _)| is_ours(**chain)) {
+            for (chain, rules) in edit
+                .writes
+                .iter()
+                .chain(&edit.kept)
+                .filter(|(chain, _)| is_ours(**chain))
+            {
                 self.replace(*table, *chain, Some(Content::of(*chain, rules)));
             }
             for (chain, rule) in edit

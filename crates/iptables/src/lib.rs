@@ -8,6 +8,7 @@
 //! The README draws a packet's journey through the chains.
 
 pub mod fake;
+pub mod full;
 pub mod ledger;
 pub mod name;
 pub mod plan;

@@ -66,6 +66,13 @@ pub fn append_line<A: Address>(chain: ChainName, rule: &Rule<A>) -> String {
     out
 }
 
+/// The matches, the comment and the target.
+pub fn specification_text<A: Address>(rule: &Rule<A>) -> String {
+    let mut out = String::new();
+    specification(&mut out, rule);
+    out
+}
+
 /// The matches and the target, each preceded by a space.
 fn specification<A: Address>(out: &mut String, rule: &Rule<A>) {
     for place in 0..HEADER_PLACES {

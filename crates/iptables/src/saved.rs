@@ -1,9 +1,11 @@
 //! What does the kernel already hold under names we know?
 //!
 //! Read from `iptables-save`, which is slow on a large node, so only before a full sync and in checks:
-//! it tells which of our chains are leftovers, and which rules in chains shared with others are missing.
+//! it tells which of our chains are leftovers, which are right already, and which rules are missing from
+//! chains shared with others.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use pointsman_model::Address;
 
@@ -11,7 +13,7 @@ use crate::name::{ChainName, Table, Top};
 use crate::render;
 use crate::rule::Rule;
 
-/// The chains of ours that exist and the rules of chains we share.
+/// The chains of ours that exist, what they do, and the rules of chains we share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inventory {
     tables: BTreeMap<Table, TableInventory>,
@@ -19,9 +21,31 @@ pub struct Inventory {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct TableInventory {
-    chains: BTreeSet<ChainName>,
+    chains: BTreeMap<ChainName, Content>,
     /// The rules of built-in and shared chains, as printed.
     shared: BTreeMap<ChainName, Vec<String>>,
+}
+
+/// What a chain does, condensed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Content {
+    rules: u32,
+    digest: u64,
+}
+
+impl Content {
+    fn add(&mut self, chain: ChainName, line: &str) {
+        let mut hasher = DefaultHasher::new();
+        (!chain.is_dispatch()).then_some(self.rules).hash(&mut hasher);
+        if chain.is_dispatch() {
+            // Rules of such chains are deleted one by one, and then the comment has to be right too.
+            interpret(line, Comments::Kept).hash(&mut hasher);
+        } else {
+            meaning(line).hash(&mut hasher);
+        }
+        self.digest = self.digest.wrapping_add(hasher.finish());
+        self.rules += 1;
+    }
 }
 
 impl Inventory {
@@ -38,7 +62,22 @@ impl Inventory {
     pub fn contains(&self, table: Table, chain: ChainName) -> bool {
         self.tables
             .get(&table)
-            .is_some_and(|entry| entry.chains.contains(&chain))
+            .is_some_and(|entry| entry.chains.contains_key(&chain))
+    }
+
+    /// Whether a chain exists and does what these rules do.
+    pub fn holds<A: Address>(&self, table: Table, chain: ChainName, rules: &[Rule<A>]) -> bool {
+        let Some(held) = self.tables.get(&table).and_then(|entry| entry.chains.get(&chain)) else {
+            return false;
+        };
+        if held.rules as usize != rules.len() {
+            return false;
+        }
+        let mut wanted = Content::default();
+        for rule in rules {
+            wanted.add(chain, &render::append_line(chain, rule));
+        }
+        *held == wanted
     }
 
     /// The chains that come and go with Services.
@@ -47,7 +86,7 @@ impl Inventory {
             .tables
             .get(&table)
             .into_iter()
-            .flat_map(|entry| &entry.chains);
+            .flat_map(|entry| entry.chains.keys());
         chains.copied().filter(|chain| chain.is_transient())
     }
 
@@ -85,11 +124,16 @@ impl InventoryReader {
         let entry = self.inventory.tables.entry(table).or_default();
         if let Some(rest) = line.strip_prefix(':') {
             let name = rest.split_whitespace().next().unwrap_or_default();
-            entry.chains.extend(ChainName::parse(name));
+            if let Some(chain) = ChainName::parse(name) {
+                entry.chains.entry(chain).or_default();
+            }
         } else if let Some(name) = line.strip_prefix("-A ").and_then(|rest| rest.split(' ').next()) {
-            let chain = ChainName::parse(name).filter(|chain| is_shared(*chain));
-            if let Some(chain) = chain {
-                entry.shared.entry(chain).or_default().push(line.to_owned());
+            match ChainName::parse(name) {
+                Some(chain) if is_shared(chain) => {
+                    entry.shared.entry(chain).or_default().push(line.to_owned());
+                }
+                Some(chain) => entry.chains.entry(chain).or_default().add(chain, line),
+                None => {}
             }
         }
     }
@@ -107,10 +151,24 @@ const fn is_shared(chain: ChainName) -> bool {
 /// What a saved rule says, in the words we would use: comments go, and so do defaults that only the
 /// kernel spells out. Two rules with equal words do the same.
 pub fn meaning(line: &str) -> Vec<String> {
+    interpret(line, Comments::Dropped)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Comments {
+    Kept,
+    Dropped,
+}
+
+fn interpret(line: &str, comments: Comments) -> Vec<String> {
     let mut meaning = Vec::new();
     let mut words = words(line).into_iter().peekable();
     while let Some(word) = words.next() {
         match word.as_str() {
+            "--comment" if comments == Comments::Kept => {
+                meaning.push(word);
+                meaning.extend(words.next());
+            }
             "-m" if words.peek().is_some_and(|next| next == "comment") => drop(words.next()),
             "--comment" | "--mask" | "--reject-with" => drop(words.next()),
             "--rsource" => {}

@@ -27,6 +27,8 @@ pub struct Edit<A> {
     pub inserts: Vec<(ChainName, Rule<A>)>,
     /// Chains to empty and remove.
     pub removals: BTreeSet<ChainName>,
+    /// Chains that were found to be right: nothing is written, but they are ours from now on.
+    pub kept: BTreeMap<ChainName, Vec<Rule<A>>>,
 }
 
 impl<A> Default for Edit<A> {
@@ -37,12 +39,13 @@ impl<A> Default for Edit<A> {
             appends: Vec::new(),
             inserts: Vec::new(),
             removals: BTreeSet::new(),
+            kept: BTreeMap::new(),
         }
     }
 }
 
 impl<A> Edit<A> {
-    /// Whether nothing changes.
+    /// Whether nothing is written.
     pub fn is_empty(&self) -> bool {
         self.writes.is_empty()
             && self.deletes.is_empty()
@@ -66,9 +69,11 @@ impl<A: Address> Transaction<A> {
         self.tables.entry(table).or_default()
     }
 
-    /// Whether nothing changes.
+    /// Whether there is nothing to write and nothing to note.
     pub fn is_empty(&self) -> bool {
-        self.tables.values().all(Edit::is_empty)
+        self.tables
+            .values()
+            .all(|edit| edit.is_empty() && edit.kept.is_empty())
     }
 
     /// The number of chains that are written or removed.

@@ -52,7 +52,7 @@ fn measure(variant: Variant, services: u32, endpoints: u32) {
     };
     let mut proxy = Proxy {
         index,
-        planner: Planner::new(settings),
+        planner: Planner::new(settings).with_rules_per_transaction(variant.rules_per_transaction()),
         kernel: Iptables::new(variant),
     };
     proxy.sync("cold start");

@@ -11,6 +11,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use pointsman_dataplane::{ProgramError, Programmer};
+use pointsman_iptables::plan::{LEGACY_RULES_PER_TRANSACTION, NFT_RULES_PER_TRANSACTION};
 use pointsman_iptables::saved::InventoryReader;
 use pointsman_iptables::{Inventory, Transaction, render};
 use pointsman_model::{Address, IpFamily};
@@ -33,6 +34,26 @@ pub enum Variant {
 }
 
 impl Variant {
+    /// The kernel interface behind `iptables` on this machine, by its own words.
+    pub fn detect() -> Result<Self, ProgramError> {
+        let program = "iptables";
+        let output = Command::new(program)
+            .arg("--version")
+            .stdin(Stdio::null())
+            .output();
+        let output = output.map_err(|error| start_failure(program, error))?;
+        let legacy = String::from_utf8_lossy(&output.stdout).contains("legacy");
+        Ok(if legacy { Self::Legacy } else { Self::Nft })
+    }
+
+    /// How many rules a transaction of a full sync should write.
+    pub const fn rules_per_transaction(self) -> usize {
+        match self {
+            Self::System | Self::Nft => NFT_RULES_PER_TRANSACTION,
+            Self::Legacy => LEGACY_RULES_PER_TRANSACTION,
+        }
+    }
+
     /// The infix in the programs' names.
     const fn infix(self) -> &'static str {
         match self {
