@@ -1,11 +1,11 @@
 //! Which endpoints should a Service have, in one address family, grouped by their ports?
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use crate::node::Nodes;
 use crate::plan::Settings;
-use crate::pod::Pod;
+use crate::pod::{NamedPort, Pod};
 use crate::service::{Service, ServicePort, TargetPort};
 use crate::slice::{AddressType, Conditions, Endpoint, EndpointPort, Hints, PodRef};
 use crate::text::Text;
@@ -38,41 +38,44 @@ pub(crate) fn select<'a>(
     family: AddressType,
     settings: &Settings,
 ) -> DesiredFamily<'a> {
-    let mut desired = DesiredFamily::default();
-    // Numeric target ports give every pod the same set, so it is resolved once.
-    let fixed = service
-        .ports
-        .iter()
-        .all(|port| matches!(port.target, TargetPort::Number(_)));
-    let mut fixed_group = Vec::new();
+    let mut skipped = Vec::new();
+    // Pods of a template offer the same ports, so a set is resolved once per list of named ports and
+    // not once per pod.
+    let mut resolved: HashMap<&[NamedPort], usize> = HashMap::new();
+    let mut groups: Vec<(PortSet, Vec<Desired<'a>>)> = Vec::new();
+    let mut last: Option<(&[NamedPort], usize)> = None;
     for pod in pods {
         if !belongs(pod, service, family, settings) {
             continue;
         }
         let node = pod.node_name.as_ref().and_then(|name| nodes.get(name));
         if node.is_none() && !service.publish_not_ready {
-            desired.skipped.push(pod.name.clone());
+            skipped.push(pod.name.clone());
             continue;
         }
-        let endpoint = Desired {
+        let group = match last {
+            Some((ports, group)) if *ports == *pod.named_ports => group,
+            _ => *resolved.entry(&pod.named_ports).or_insert_with(|| {
+                groups.push((ports(service, pod), Vec::new()));
+                groups.len() - 1
+            }),
+        };
+        last = Some((&pod.named_ports, group));
+        groups[group].1.push(Desired {
             pod,
             family,
             conditions: conditions(pod, service.publish_not_ready, settings),
             hostname: hostname(pod, service),
             zone: node.and_then(|node| node.zone.as_ref()),
-        };
-        if fixed {
-            fixed_group.push(endpoint);
-        } else {
-            desired
-                .groups
-                .entry(ports(service, pod))
-                .or_default()
-                .push(endpoint);
-        }
+        });
     }
-    if let Some(first) = fixed_group.first() {
-        desired.groups.insert(ports(service, first.pod), fixed_group);
+    skipped.sort();
+    let mut desired = DesiredFamily {
+        groups: BTreeMap::new(),
+        skipped,
+    };
+    for (ports, mut endpoints) in groups {
+        desired.groups.entry(ports).or_default().append(&mut endpoints);
     }
     desired
 }

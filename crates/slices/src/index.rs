@@ -178,6 +178,7 @@ impl Index {
         let old = self.remove_slice(&slice.namespace, &slice.name);
         if let Some(key) = slice.service_key() {
             let namespace = self.namespaces.entry(slice.namespace.clone()).or_default();
+            namespace.share_pod_texts(&mut slice);
             namespace
                 .slice_services
                 .insert(slice.name.clone(), key.name.clone());
@@ -276,11 +277,10 @@ impl Index {
             .iter()
             .filter_map(|labels| namespace.groups.get(labels))
             .flat_map(|group| &group.pods);
-        let mut pods: Vec<&Pod> = names
+        let pods = names
             .filter_map(|name| namespace.pods.get(name))
             .map(|pod| &**pod)
             .collect();
-        pods.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         Some(Inputs {
             service: &entry.service,
             pods,
@@ -333,6 +333,22 @@ impl Index {
 }
 
 impl Namespace {
+    /// Names and uids in a slice are those of pods we hold already.
+    fn share_pod_texts(&self, slice: &mut EndpointSlice) {
+        for target in slice
+            .endpoints
+            .iter_mut()
+            .filter_map(|endpoint| endpoint.target.as_mut())
+        {
+            if let Some(pod) = self.pods.get(&target.name) {
+                target.name = pod.name.clone();
+                if target.uid == pod.uid {
+                    target.uid = pod.uid.clone();
+                }
+            }
+        }
+    }
+
     fn services_of(&self, labels: &Labels) -> HashSet<Text> {
         self.groups
             .get(labels)

@@ -41,7 +41,7 @@ impl Default for Settings {
 pub struct Inputs<'a> {
     /// The Service.
     pub service: &'a Service,
-    /// The pods it selects, in any order.
+    /// The pods it selects, in any order: the plan does not depend on it.
     pub pods: Vec<&'a Pod>,
     /// Slices of its namespace that name it; those of other controllers are left alone.
     pub slices: Vec<&'a EndpointSlice>,

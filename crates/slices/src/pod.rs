@@ -13,7 +13,7 @@ use crate::time::Moment;
 pub const CHANGE_TIME_ANNOTATION: &str = "pointsman.io/last-change-time";
 
 /// A named container port.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NamedPort {
     /// Name that a Service's target port may use.
     pub name: Text,
