@@ -61,7 +61,8 @@ impl DeleteOptions {
         let body = if request.body.is_empty() {
             Value::Null
         } else {
-            decode::decode(&request.body, BodyFormat::Json, schema::delete_options())?.object
+            let format = BodyFormat::from_content_type(Some(&request.content_type))?;
+            decode::decode(&request.body, format, schema::delete_options())?.object
         };
         let query = &request.query;
         let grace_seconds = match int_at(&body, &["gracePeriodSeconds"]) {
@@ -299,6 +300,7 @@ pub async fn delete_collection(server: &Server, request: &Request) -> Result<Rep
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::background::internal;
 
     fn kind(plural: &str) -> &'static Kind {
         Kind::by_resource("", "v1", plural).unwrap()
@@ -306,6 +308,28 @@ mod tests {
 
     fn now() -> Timestamp {
         "2026-01-02T03:04:05Z".parse().unwrap()
+    }
+
+    #[test]
+    fn options_are_read_in_the_format_they_came_in() {
+        let parse = |content_type: &str, body: &'static [u8]| {
+            let mut request = internal(http::Method::DELETE, kind("pods"), "default", Some("a"));
+            request.content_type = content_type.to_owned();
+            request.body = body.into();
+            DeleteOptions::parse(&request).map(|options| options.grace_seconds)
+        };
+        let json = br#"{"gracePeriodSeconds":0}"#;
+        // The envelope without a type, and gracePeriodSeconds 0 in field 1.
+        let protobuf = b"k8s\0\x12\x02\x08\x00";
+        assert_eq!(parse("", json), Ok(Some(0)));
+        assert_eq!(parse("application/yaml", b"gracePeriodSeconds: 0"), Ok(Some(0)));
+        assert_eq!(
+            parse("application/vnd.kubernetes.protobuf", protobuf),
+            Ok(Some(0))
+        );
+        assert_eq!(parse("application/vnd.kubernetes.protobuf", b""), Ok(None));
+        assert_eq!(parse("", protobuf).unwrap_err().code(), 400);
+        assert_eq!(parse("text/plain", json).unwrap_err().code(), 415);
     }
 
     #[test]

@@ -90,6 +90,7 @@ async fn evict(server: &Server, request: &Request, name: &str) -> Result<Reply, 
         Some(nested) => nested.to_string().into(),
         None => bytes::Bytes::new(),
     };
+    options.content_type = "application/json".into();
     let options = DeleteOptions::parse(&options)?;
     let found = find_newest(server, request, name).await?;
     let object = found.ok_or_else(|| not_found(request.target.kind, name))?;
