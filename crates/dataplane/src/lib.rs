@@ -13,9 +13,11 @@ pub mod health;
 pub mod index;
 pub mod packet;
 pub mod programmer;
+pub mod schedule;
 pub mod select;
 pub mod settings;
 pub mod state;
+pub mod sync;
 pub mod trigger;
 pub mod wire;
 
@@ -26,4 +28,5 @@ pub use programmer::{ProgramError, Programmer, Recovery};
 pub use select::{Reachable, Selection, Viewpoint};
 pub use settings::{InterfaceName, LocalDetector, MasqueradeMark, NodePortAddresses, Settings};
 pub use state::{PortState, PortView, ServiceState};
+pub use sync::{Outcome, Synchroniser};
 pub use trigger::TriggerTime;
