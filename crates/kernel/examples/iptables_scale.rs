@@ -8,9 +8,9 @@ use std::net::Ipv4Addr;
 use std::time::Instant;
 
 use pointsman_dataplane::state::ExternalIps;
-use pointsman_dataplane::{Index, LocalDetector, Programmer, Settings, TriggerTime};
-use pointsman_iptables::Planner;
-use pointsman_kernel::iptables::{Iptables, Variant};
+use pointsman_dataplane::{Index, LocalDetector, Settings, TriggerTime};
+use pointsman_kernel::iptables::Variant;
+use pointsman_kernel::iptables_backend::IptablesBackend;
 use pointsman_model::{
     Conditions, NodeName, Port, Protocol, Service, ServiceName, ServicePort, Slice, SliceEndpoint, SliceName,
     SlicePort, TrafficPolicy,
@@ -52,8 +52,7 @@ fn measure(variant: Variant, services: u32, endpoints: u32) {
     };
     let mut proxy = Proxy {
         index,
-        planner: Planner::new(settings).with_rules_per_transaction(variant.rules_per_transaction()),
-        kernel: Iptables::new(variant),
+        backend: IptablesBackend::new(settings, variant),
     };
     proxy.sync("cold start");
     for round in 1..=3 {
@@ -73,11 +72,7 @@ fn measure(variant: Variant, services: u32, endpoints: u32) {
         proxy.sync("one Service removed");
     }
     let start = Instant::now();
-    let states = proxy.index.desired();
-    let differences = proxy
-        .planner
-        .ledger()
-        .differences(&proxy.planner.expected(states));
+    let differences = proxy.backend.divergences(proxy.index.desired());
     println!(
         "digest check {:?}, {} differences",
         start.elapsed(),
@@ -90,32 +85,21 @@ fn measure(variant: Variant, services: u32, endpoints: u32) {
 
 struct Proxy {
     index: Index<Ipv4Addr>,
-    planner: Planner<Ipv4Addr>,
-    kernel: Iptables<Ipv4Addr>,
+    backend: IptablesBackend<Ipv4Addr>,
 }
 
 impl Proxy {
     fn sync(&mut self, what: &str) {
         let start = Instant::now();
         let batch = self.index.checkout();
-        let plan = self
-            .planner
-            .plan(&batch, || self.kernel.inventory())
-            .expect("inventory");
-        let planned = start.elapsed();
-        let (mut bytes, mut lines, mut transactions) = (0, 0, 0);
-        for transaction in plan {
-            let size = self.kernel.restore(&transaction).expect("restore");
-            self.planner.applied(&transaction);
-            bytes += size.bytes;
-            lines += size.lines;
-            transactions += 1;
-        }
+        let written = self.backend.sync(&batch).expect("the kernel takes the rules");
         let _ = self.index.commit(batch);
         println!(
-            "{what:22} {:>9.1} ms (planning {:>6.2} ms) {bytes:>9} bytes {lines:>7} lines {transactions:>4} restores",
+            "{what:22} {:>9.1} ms {:>9} bytes {:>7} lines {:>4} restores",
             start.elapsed().as_secs_f64() * 1e3,
-            planned.as_secs_f64() * 1e3,
+            written.bytes,
+            written.lines,
+            written.restores,
         );
     }
 }

@@ -4,3 +4,4 @@
 //! interpreted here once, so that nobody above has to read a tool's messages.
 
 pub mod iptables;
+pub mod iptables_backend;

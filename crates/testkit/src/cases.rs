@@ -31,18 +31,18 @@ pub enum CaseFamily {
 
 /// One cluster and what happens to packets there.
 #[derive(Clone, Copy, Debug)]
-pub struct Case {
+pub struct Case<'a> {
     /// A sentence about behaviour.
-    pub name: &'static str,
+    pub name: &'a str,
     /// The family of all addresses.
     pub family: CaseFamily,
     /// The cluster.
-    pub cluster: &'static str,
+    pub cluster: &'a str,
     /// The flows, one on each line.
-    pub flows: &'static str,
+    pub flows: &'a str,
 }
 
-impl Case {
+impl Case<'_> {
     /// Splits a line into the packet and its fate in this mode.
     pub fn flow(line: &str, mode: Mode) -> (&str, &str) {
         let (packet, fates) = line
@@ -83,7 +83,7 @@ pub fn check_all<A: Family, W: Walk<A>>(
 
 /// Runs one case and describes the flows that went wrong.
 pub fn check<A: Family, W: Walk<A>>(
-    case: &Case,
+    case: &Case<'_>,
     mode: Mode,
     program: impl Fn(Index<A>, Settings<A>, Host<A>) -> W,
 ) -> Vec<String> {
@@ -101,7 +101,7 @@ pub fn check<A: Family, W: Walk<A>>(
 }
 
 /// The table.
-pub const CASES: &[Case] = &[
+pub const CASES: &[Case<'static>] = &[
     Case {
         name: "a cluster address sends pods to every ready endpoint and masquerades outsiders",
         family: CaseFamily::V4,

@@ -129,7 +129,7 @@ impl Lab {
 
     /// Sends the packets of a case through the rules that are in place and describes those that went
     /// wrong. Flows whose source or protocol does not exist here are left out.
-    pub fn check<A: Family>(&self, case: &Case, mode: Mode) -> Vec<String> {
+    pub fn check<A: Family>(&self, case: &Case<'_>, mode: Mode) -> Vec<String> {
         let mut failures = Vec::new();
         let choice = if case.cluster.contains("affinity=") {
             Choice::Sticky

@@ -1,0 +1,107 @@
+//! How does a batch of changes become iptables rules in the kernel?
+//!
+//! Joins the planner and the programs: plan, apply, remember, and count what was written.
+
+use std::io;
+use std::sync::Arc;
+
+use pointsman_dataplane::{Batch, ProgramError, Programmer, ServiceState, Settings};
+use pointsman_iptables::plan::cleanup;
+use pointsman_iptables::{ChainName, Planner, Table};
+use pointsman_model::Address;
+
+use crate::iptables::{Iptables, Variant};
+
+/// The sysctl that lets packets from 127.0.0.1 leave, without which node ports on localhost go nowhere.
+const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
+
+/// The iptables rules of one family, in the network namespace of the calling thread.
+#[derive(Debug)]
+pub struct IptablesBackend<A> {
+    planner: Planner<A>,
+    tables: Iptables<A>,
+}
+
+/// What a sync wrote.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Runs of `iptables-restore`.
+    pub restores: usize,
+    /// Bytes of their input.
+    pub bytes: usize,
+    /// Lines of their input.
+    pub lines: usize,
+    /// Chains written or removed.
+    pub chains: usize,
+    /// Rules written, added or deleted in the filter table.
+    pub filter_rules: usize,
+    /// Rules written, added or deleted in the nat table.
+    pub nat_rules: usize,
+}
+
+impl<A: Address> IptablesBackend<A> {
+    /// A backend that knows nothing about the kernel yet; its first batch must be full.
+    pub fn new(settings: Settings<A>, variant: Variant) -> Self {
+        let planner = Planner::new(settings).with_rules_per_transaction(variant.rules_per_transaction());
+        Self {
+            planner,
+            tables: Iptables::new(variant),
+        }
+    }
+
+    /// Brings a batch into the kernel. After an error, its [`ProgramError::recovery`] says what the next
+    /// batch has to be.
+    pub fn sync(&mut self, batch: &Batch<A>) -> Result<Written, ProgramError> {
+        let mut written = Written::default();
+        for transaction in self.planner.plan(batch, || self.tables.inventory())? {
+            let size = self.tables.restore(&transaction)?;
+            self.planner.applied(&transaction);
+            written.restores += usize::from(size.bytes > 0);
+            written.bytes += size.bytes;
+            written.lines += size.lines;
+            written.chains += size.chains;
+            written.filter_rules += transaction.rules(Table::Filter);
+            written.nat_rules += transaction.rules(Table::Nat);
+        }
+        Ok(written)
+    }
+
+    /// Takes over new settings. If this returns true, the next batch has to be full.
+    #[must_use]
+    pub fn change_settings(&mut self, settings: Settings<A>) -> bool {
+        self.planner.change_settings(settings)
+    }
+
+    /// The chains in which what was written differs from what a full sync of these states would write.
+    /// There should be none; a full batch heals them.
+    pub fn divergences(
+        &self,
+        desired: impl Iterator<Item = Arc<ServiceState<A>>>,
+    ) -> Vec<(Table, ChainName)> {
+        self.planner.ledger().differences(&self.planner.expected(desired))
+    }
+
+    /// The number of rules of ours in a table.
+    pub fn rules(&self, table: Table) -> u64 {
+        self.planner.ledger().total(table)
+    }
+
+    /// Whether nobody has flushed the tables.
+    pub fn is_alive(&self) -> Result<bool, ProgramError> {
+        self.tables.canary_is_alive()
+    }
+
+    /// Removes everything of ours.
+    pub fn clean_up(&mut self) -> Result<(), ProgramError> {
+        let inventory = self.tables.inventory()?;
+        self.tables.apply(&cleanup(&inventory))
+    }
+}
+
+/// Lets node ports answer on 127.0.0.1. Only written if it is not so already.
+pub fn allow_localhost_node_ports() -> io::Result<()> {
+    if std::fs::read_to_string(ROUTE_LOCALNET)?.trim() == "1" {
+        return Ok(());
+    }
+    std::fs::write(ROUTE_LOCALNET, "1")
+}
