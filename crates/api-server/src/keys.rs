@@ -10,6 +10,8 @@ use pointsman_wire::kind::KINDS;
 pub const ROOT: &str = "/";
 /// The prefix of claims on Service addresses and node ports.
 pub const CLAIMS: &str = "/claims/";
+/// Written when a start needs an event to see that it is up to date.
+pub const STARTED: &str = "/started";
 const OBJECTS: &str = "/registry/";
 
 /// The prefix of all objects of `kind`, ending in a slash.

@@ -9,21 +9,26 @@ use crate::cache::collection::Window;
 use crate::cache::{Cache, Observer};
 use crate::config::{Config, StoreChoice};
 use crate::identities::Identities;
-use crate::listen;
 use crate::metrics::Metrics;
 use crate::server::Server;
 use crate::settings::Settings;
-use pointsman_store::Store;
+use crate::{keys, listen};
+use bytes::Bytes;
 use pointsman_store::embedded::{EmbeddedStore, Options};
 use pointsman_store::etcd::{self, EtcdStore};
+use pointsman_store::{Op, Store, Transaction};
 use pointsman_telemetry::{BuildInfo, Registry, register_process};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+
+/// How long a start waits for events before it makes one.
+const NEWS: Duration = Duration::from_millis(500);
 
 /// Why the server could not start.
 #[derive(Debug, thiserror::Error)]
@@ -233,6 +238,22 @@ async fn follow(server: &Arc<Server>) -> Result<JoinHandle<()>, StartError> {
     let from = server.cache.load(&*server.store).await?;
     let follower = server.clone();
     let task = tokio::spawn(async move { follower.cache.follow(&*follower.store, from).await });
-    server.cache.wait_for(newest).await;
+    let caught_up = tokio::time::timeout(NEWS, server.cache.wait_for(newest)).await;
+    if caught_up.is_err() {
+        // The last revisions hold nothing of ours, as in an etcd that is new or shared, and etcd may take
+        // ten minutes to say so. News of our own comes at once.
+        let news = Op::Put(
+            keys::STARTED.into(),
+            Bytes::from_static(env!("CARGO_PKG_VERSION").as_bytes()),
+        );
+        let transaction = Transaction {
+            expect: Vec::new(),
+            ops: vec![news],
+        };
+        if let Err(error) = server.store.commit(transaction).await {
+            tracing::warn!(%error, "cannot write to the store, waiting for its own news");
+        }
+        server.cache.wait_for(newest).await;
+    }
     Ok(task)
 }

@@ -167,17 +167,11 @@ impl Collection {
     /// `applied` must have been read from the cache before: all changes up to it are here, and changes
     /// are applied in order, so the state is that of the later one of `applied` and the last change.
     pub fn list(&self, namespace: &str, after: Option<&str>, applied: Revision) -> Snapshot {
-        let prefix = if namespace.is_empty() {
-            String::new()
-        } else {
-            format!("{namespace}/")
-        };
-        let start = match after {
-            Some(after) if after >= prefix.as_str() => Bound::Excluded(after),
-            _ => Bound::Included(prefix.as_str()),
-        };
+        let (prefix, start) = span(namespace, after);
         let state = self.state.read();
-        let range = state.objects.range::<str, _>((start, Bound::Unbounded));
+        let range = state
+            .objects
+            .range::<str, _>((start.as_ref().map(String::as_str), Bound::Unbounded));
         let objects = range
             .take_while(|(key, _)| key.starts_with(&prefix))
             .map(|(_, object)| object.clone());
@@ -185,6 +179,46 @@ impl Collection {
             objects: objects.collect(),
             revision: applied.max(state.last),
         }
+    }
+
+    /// The objects as they were at an earlier revision, by undoing the changes since. `None` if the log
+    /// does not reach back so far, or if `at` is later than `applied`.
+    pub fn list_at(
+        &self,
+        namespace: &str,
+        after: Option<&str>,
+        at: Revision,
+        applied: Revision,
+    ) -> Option<Snapshot> {
+        let state = self.state.read();
+        if at < state.complete_from || at > applied.max(state.last) {
+            return None;
+        }
+        let newer = state.log.partition_point(|change| change.object.revision <= at);
+        let mut then: BTreeMap<&str, Option<&Arc<Object>>> = BTreeMap::new();
+        for change in state.log.range(newer..) {
+            then.entry(&change.object.key).or_insert(change.previous.as_ref());
+        }
+        let (prefix, start) = span(namespace, after);
+        let bounds = (start.as_ref().map(String::as_str), Bound::Unbounded);
+        let unchanged = state
+            .objects
+            .range::<str, _>(bounds)
+            .take_while(|(key, _)| key.starts_with(&prefix))
+            .filter(|(key, _)| then.is_empty() || !then.contains_key(&***key))
+            .map(|(_, object)| object);
+        let changed = then
+            .range::<str, _>(bounds)
+            .take_while(|(key, _)| key.starts_with(&prefix))
+            .filter_map(|(_, object)| *object);
+        let mut objects: Vec<Arc<Object>> = unchanged.chain(changed).cloned().collect();
+        if !then.is_empty() {
+            objects.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        }
+        Some(Snapshot {
+            objects,
+            revision: at,
+        })
     }
 
     /// How many objects there are.
@@ -227,6 +261,20 @@ impl Collection {
     pub fn subscribe(&self) -> watch::Receiver<Revision> {
         self.changed.subscribe()
     }
+}
+
+/// What all keys of a namespace start with, and where those after `after` begin.
+fn span(namespace: &str, after: Option<&str>) -> (String, Bound<String>) {
+    let prefix = if namespace.is_empty() {
+        String::new()
+    } else {
+        format!("{namespace}/")
+    };
+    let start = match after {
+        Some(after) if after >= prefix.as_str() => Bound::Excluded(after.to_owned()),
+        _ => Bound::Included(prefix.clone()),
+    };
+    (prefix, start)
 }
 
 impl State {
@@ -297,6 +345,37 @@ mod tests {
         assert_eq!(list("a", Some("a/y")).objects.len(), 1);
         assert_eq!(list("b", None).objects.len(), 0);
         assert_eq!(list("b", None).revision, Revision(3));
+    }
+
+    #[test]
+    fn an_earlier_state_is_the_present_one_with_later_changes_undone() {
+        let collection = pods(Window {
+            changes: 4,
+            ..Window::default()
+        });
+        let now = Instant::now();
+        for (name, revision, deleted) in [
+            ("x", 1, false),
+            ("y", 2, false),
+            ("y", 3, false),
+            ("x", 4, true),
+            ("w", 5, false),
+        ] {
+            collection.apply(vec![(pod(name, revision), deleted)], now);
+        }
+        let at = |revision, after| -> Option<Vec<(String, u64)>> {
+            let snapshot = collection.list_at("a", after, Revision(revision), Revision(5))?;
+            assert_eq!(snapshot.revision, Revision(revision));
+            let objects = snapshot.objects.iter();
+            Some(objects.map(|o| (o.name().to_owned(), o.revision.0)).collect())
+        };
+        let named = |name: &str, revision| (name.to_owned(), revision);
+        assert_eq!(at(5, None).unwrap(), [named("w", 5), named("y", 3)]);
+        assert_eq!(at(3, None).unwrap(), [named("x", 1), named("y", 3)]);
+        assert_eq!(at(2, None).unwrap(), [named("x", 1), named("y", 2)]);
+        assert_eq!(at(2, Some("a/x")).unwrap(), [named("y", 2)]);
+        assert_eq!(at(0, None), None, "the log forgot the first change");
+        assert_eq!(at(6, None), None, "nobody knows yet");
     }
 
     #[test]

@@ -135,7 +135,8 @@ pub async fn snapshot(
     Ok(server.cache.of(kind).list(namespace, None, applied))
 }
 
-/// The state at an exact revision, from the store's history.
+/// The state at an exact revision: from recent changes if they reach back so far, else from the store's
+/// history.
 async fn stored_snapshot(
     server: &Server,
     kind: &'static Kind,
@@ -143,6 +144,14 @@ async fn stored_snapshot(
     revision: Revision,
     after: Option<&str>,
 ) -> Result<Snapshot, ApiError> {
+    // The store would be read from here to its end for every page of a list.
+    let recent = server
+        .cache
+        .of(kind)
+        .list_at(namespace, after, revision, server.cache.applied());
+    if let Some(snapshot) = recent {
+        return Ok(snapshot);
+    }
     let collection = keys::collection(kind);
     let prefix = if namespace.is_empty() {
         collection.clone()
