@@ -24,7 +24,7 @@ use pointsman_netlink_nft::nft::{Batch, Client};
 use pointsman_nft::TableSettings;
 use pointsman_testkit::netns::Namespace;
 
-use self::support::{Proxy, read_table};
+use self::support::{Proxy, read_inventory};
 
 /// Services for each transaction of a cold start.
 const CHUNK: usize = 1000;
@@ -146,7 +146,7 @@ fn measure(services: u32, endpoints: u32) -> String {
         total
     });
     let started = Instant::now();
-    let kernel = read_table::<Ipv4Addr>(&mut proxy.client);
+    let kernel = read_inventory::<Ipv4Addr>(&mut proxy.client);
     let states: Vec<_> = index.programmed().map(|(_, state)| state.clone()).collect();
     let adoption = proxy.planner.adopt(
         states.iter().map(|state| (&state.service.name, state.as_ref())),

@@ -30,23 +30,22 @@ impl Delta {
 
     /// The deletions and additions that remain, deletions first: an element is replaced by deleting it and
     /// adding it again in the same transaction.
-    pub fn into_ops(mut self) -> Vec<Op> {
-        self.changes
-            .sort_unstable_by(|(set, element, _), (other_set, other, _)| {
-                (set, &element.key).cmp(&(other_set, &other.key))
-            });
+    pub fn into_ops(self) -> Vec<Op> {
+        // Elements are large, so their places are sorted rather than they themselves.
+        let place = |index: &u32| {
+            let (set, element, _) = &self.changes[*index as usize];
+            (set, &element.key)
+        };
+        let mut order: Vec<u32> = (0..self.changes.len() as u32).collect();
+        order.sort_unstable_by(|one, other| place(one).cmp(&place(other)));
         let mut gone = Grouped::default();
         let mut come = Grouped::default();
-        let same_key = |(set, element, _): &(SetId, Element, _),
-                        (other_set, other, _): &(SetId, Element, _)| {
-            set == other_set && element.key == other.key
-        };
-        for group in self.changes.chunk_by(same_key) {
-            let (old, new) = net(group);
+        for group in order.chunk_by(|one, other| place(one) == place(other)) {
+            let (old, new) = net(group.iter().map(|index| &self.changes[*index as usize]));
             if old == new {
                 continue;
             }
-            let set = group[0].0;
+            let set = self.changes[group[0] as usize].0;
             gone.extend(set, old.cloned());
             come.extend(set, new.cloned());
         }
@@ -63,16 +62,17 @@ impl Delta {
 }
 
 /// What was there and what is to be, of one element that may be named several times.
-fn net(group: &[(SetId, Element, Direction)]) -> (Option<&Element>, Option<&Element>) {
+fn net<'a>(
+    group: impl Iterator<Item = &'a (SetId, Element, Direction)> + Clone,
+) -> (Option<&'a Element>, Option<&'a Element>) {
     let count = |wanted: Direction, element: &Element| {
-        group
-            .iter()
-            .filter(|(_, other, direction)| *direction == wanted && other == element)
-            .count()
+        let same =
+            |(_, other, direction): &&(SetId, Element, Direction)| *direction == wanted && other == element;
+        group.clone().filter(same).count()
     };
     // What comes as often as it goes stays as it is.
     let surplus = |wanted: Direction, opposite: Direction| {
-        group.iter().find_map(|(_, element, direction)| {
+        group.clone().find_map(|(_, element, direction)| {
             let surplus = *direction == wanted && count(wanted, element) > count(opposite, element);
             surplus.then_some(element)
         })

@@ -9,6 +9,7 @@
 mod class;
 mod delta;
 mod intervals;
+mod inventory;
 mod kernel_table;
 mod key;
 mod planner;
@@ -20,6 +21,7 @@ mod slots;
 pub mod walk;
 
 pub use class::Class;
+pub use inventory::{Inventory, Records};
 pub use kernel_table::{ChainContent, KernelTable, RefusedChange, SetContent};
 pub use planner::{Adoption, Planned, Planner, Update};
 pub use pool::Pool;

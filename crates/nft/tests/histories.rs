@@ -8,7 +8,7 @@ use pointsman_dataplane::state::ExternalIps;
 use pointsman_dataplane::{Index, LocalDetector, Recovery, Scope, ServiceState, Settings, TriggerTime};
 use pointsman_model::NodeName;
 use pointsman_netlink_nft::nft::{Data, Name, Value};
-use pointsman_nft::{Class, KernelTable, Planner, Pool, SetId, TableSettings};
+use pointsman_nft::{Class, Inventory, KernelTable, Planner, Pool, SetId, TableSettings};
 use pointsman_testkit::cluster::Family;
 use pointsman_testkit::history::{self, Random};
 use proptest::prelude::*;
@@ -80,11 +80,13 @@ impl<A: Family> Proxy<A> {
 
     fn adopt(&mut self, states: &[Arc<ServiceState<A>>]) {
         let services = states.iter().map(|state| (&state.service.name, state.as_ref()));
-        let adoption = self.planner.adopt(services.clone(), &self.kernel);
+        let adoption = self
+            .planner
+            .adopt(services.clone(), &Inventory::from(&self.kernel));
         self.kernel
             .apply(&adoption.repair)
             .unwrap_or_else(|refused| panic!("{refused}\n{}", adoption.repair));
-        let again = self.planner.adopt(services, &self.kernel);
+        let again = self.planner.adopt(services, &Inventory::from(&self.kernel));
         assert!(
             again.repair.is_empty(),
             "a repaired table needs no repair:\n{}",
@@ -121,7 +123,7 @@ impl<A: Family> Proxy<A> {
         }
         let states: Vec<_> = self.index.programmed().map(|(_, state)| state.clone()).collect();
         let services = states.iter().map(|state| (&state.service.name, state.as_ref()));
-        let adoption = self.planner.adopt(services, &self.kernel);
+        let adoption = self.planner.adopt(services, &Inventory::from(&self.kernel));
         assert!(
             adoption.repair.is_empty(),
             "a restart writes nothing:\n{}",
@@ -135,7 +137,7 @@ impl<A: Family> Proxy<A> {
         let states: Vec<_> = self.index.programmed().map(|(_, state)| state.clone()).collect();
         let services = states.iter().map(|state| (&state.service.name, state.as_ref()));
         let mut fresh = KernelTable::default();
-        let adoption = self.planner.adopt(services, &fresh);
+        let adoption = self.planner.adopt(services, &Inventory::default());
         assert!(adoption.rebuilt);
         fresh.apply(&adoption.repair).expect("a full plan is sound");
         assert_eq!(normalise(&self.kernel), normalise(&fresh));

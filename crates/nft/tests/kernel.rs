@@ -18,7 +18,7 @@ use pointsman_testkit::history::{self, Random};
 use pointsman_testkit::netns::Namespace;
 use pointsman_testkit::require_netns;
 
-use self::support::{Proxy, read_table};
+use self::support::{Proxy, read_inventory};
 
 fn settings<A: Family>() -> TableSettings<A> {
     let (pods, services) = if A::BITS == 32 {
@@ -51,7 +51,7 @@ fn live_through<A: Family>(changes: u64, seed: u64) {
             let states: Vec<_> = index.programmed().map(|(_, state)| Arc::clone(state)).collect();
             proxy.planner = Planner::new(settings());
             let services = states.iter().map(|state| (&state.service.name, state.as_ref()));
-            let kernel = read_table::<A>(&mut proxy.client);
+            let kernel = read_inventory::<A>(&mut proxy.client);
             let adoption = proxy.planner.adopt(services, &kernel);
             assert!(adoption.repair.is_empty(), "{}", adoption.repair);
             proxy.planner = adoption.planner;

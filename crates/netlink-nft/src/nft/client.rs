@@ -210,13 +210,34 @@ impl Client {
 
     /// The elements of a set.
     pub fn elements(&mut self, family: Family, table: &Name, set: &Name) -> Result<Vec<Element>, ReadError> {
+        self.collect_elements((family, table, set), Vec::new, Vec::push)
+    }
+
+    /// Reads the elements of a set into a collection of the caller's; if the listing has to begin again, so
+    /// does the collection.
+    pub fn collect_elements<T>(
+        &mut self,
+        (family, table, set): (Family, &Name, &Name),
+        begin: impl Fn() -> T,
+        mut push: impl FnMut(&mut T, Element),
+    ) -> Result<T, ReadError> {
         let of_set = |w: &mut Writer| {
             w.text(wire::element::LIST_TABLE, table.as_str());
             w.text(wire::element::LIST_SET, set.as_str());
         };
-        self.dump(family, msg::GET_ELEMENTS, &of_set, |message| {
-            Ok(ElementList::decode(message)?.elements.into_iter())
-        })
+        self.dump_into(
+            family,
+            msg::GET_ELEMENTS,
+            &of_set,
+            begin,
+            |collection, message| {
+                let list = ElementList::decode(message)?;
+                list.elements
+                    .into_iter()
+                    .for_each(|element| push(collection, element));
+                Ok(())
+            },
+        )
     }
 
     fn dump<T, I: Iterator<Item = T>>(
@@ -224,13 +245,26 @@ impl Client {
         family: Family,
         kind: u16,
         body: &dyn Fn(&mut Writer),
-        mut decode: impl FnMut(&Message<'_>) -> Result<I, Malformed>,
+        decode: impl Fn(&Message<'_>) -> Result<I, Malformed>,
     ) -> Result<Vec<T>, ReadError> {
+        self.dump_into(family, kind, body, Vec::new, |found, message| {
+            found.extend(decode(message)?);
+            Ok(())
+        })
+    }
+
+    fn dump_into<T>(
+        &mut self,
+        family: Family,
+        kind: u16,
+        body: &dyn Fn(&mut Writer),
+        begin: impl Fn() -> T,
+        mut visit: impl FnMut(&mut T, &Message<'_>) -> Result<(), Malformed>,
+    ) -> Result<T, ReadError> {
         for _ in 0..DUMP_ATTEMPTS {
-            let mut found = Vec::new();
+            let mut found = begin();
             let whole = self.request(family, kind, flags::DUMP, body, &mut |message| {
-                found.extend(decode(message)?);
-                Ok(())
+                visit(&mut found, message)
             })?;
             if whole {
                 return Ok(found);
@@ -319,4 +353,57 @@ fn classify(faults: Vec<Fault>, acknowledged: bool) -> Result<(), CommitError> {
         return Err(CommitError::TryAgain(first.clone()));
     }
     Err(CommitError::Refused(faults))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults(errnos: &[Errno]) -> Vec<Fault> {
+        let fault = |errno: &Errno| Fault {
+            errno: *errno,
+            message: None,
+            op: None,
+            element: None,
+            attribute: None,
+        };
+        errnos.iter().map(fault).collect()
+    }
+
+    #[test]
+    fn an_acknowledgement_beside_an_error_is_no_commit() {
+        assert!(matches!(
+            classify(faults(&[Errno::EXIST]), true),
+            Err(CommitError::Refused(_))
+        ));
+        assert!(classify(Vec::new(), true).is_ok());
+        assert!(matches!(
+            classify(Vec::new(), false),
+            Err(CommitError::Unacknowledged)
+        ));
+    }
+
+    #[test]
+    fn passing_errors_may_be_tried_again_unless_another_one_stays() {
+        for errno in [Errno::INTR, Errno::AGAIN, Errno::NOMEM, Errno::NOBUFS] {
+            assert!(matches!(
+                classify(faults(&[errno]), false),
+                Err(CommitError::TryAgain(_))
+            ));
+            assert!(matches!(
+                classify(faults(&[errno, Errno::NOENT]), false),
+                Err(CommitError::Refused(_))
+            ));
+        }
+        assert!(matches!(
+            classify(faults(&[Errno::BUSY]), false),
+            Err(CommitError::Refused(_))
+        ));
+    }
+
+    #[test]
+    fn another_writer_is_told_apart_from_a_bad_transaction() {
+        let error = classify(faults(&[Errno::RESTART]), false);
+        assert!(matches!(error, Err(CommitError::GenerationChanged)));
+    }
 }

@@ -5,14 +5,15 @@
 //! heals what others changed while we run.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use pointsman_dataplane::ServiceState;
 use pointsman_model::{Address, ServiceName};
-use pointsman_netlink_nft::nft::{Data, Element, Name, Op, Rule, Transaction, Value};
+use pointsman_netlink_nft::nft::{Data, Element, Name, Op, Rule, Transaction};
 
 use super::{Counts, Planner, PortSlots, fresh};
-use crate::kernel_table::KernelTable;
+use crate::inventory::{Inventory, Records};
 use crate::key;
 use crate::pool::Pool;
 use crate::ruleset::{TABLE, family, timeout_rule, touch};
@@ -36,13 +37,13 @@ impl<A: Address> Planner<A> {
     pub fn adopt<'a>(
         &self,
         services: impl Iterator<Item = (&'a ServiceName, &'a ServiceState<A>)>,
-        kernel: &KernelTable,
+        kernel: &Inventory,
     ) -> Adoption<A> {
         let mut planner = self.without_services();
         let usable = planner.layout_matches(kernel);
-        let empty = KernelTable::default();
+        let empty = Inventory::default();
         let found = if usable { kernel } else { &empty };
-        let mut desired = Desired::default();
+        let mut desired = Desired::<A>::default();
         let mut slots_of_all = Vec::new();
         for (name, state) in services {
             let slots = planner.find_slots(state, found);
@@ -55,10 +56,12 @@ impl<A: Address> Planner<A> {
             }
         }
         planner.orders.extend(slots_of_all);
-        let cluster_ips: Vec<A> = planner.cluster_ips.keys().collect();
-        desired.extend(SetId::ClusterIps, cluster_ips.into_iter().map(key::address));
-        let hairpins: Vec<A> = planner.hairpins.keys().collect();
-        desired.extend(SetId::Hairpin, hairpins.into_iter().map(key::hairpin));
+        for address in planner.cluster_ips.keys() {
+            desired.push(SetId::ClusterIps, &Element::new(key::address(address)));
+        }
+        for address in planner.hairpins.keys() {
+            desired.push(SetId::Hairpin, &Element::new(key::hairpin(address)));
+        }
         let mut repair = Transaction::new(family::<A>(), TABLE);
         if usable {
             planner.repair_chains(kernel, &mut repair.ops);
@@ -86,11 +89,11 @@ impl<A: Address> Planner<A> {
     }
 
     /// Whether the sets and base chains are declared as ours are: they cannot be changed in place.
-    fn layout_matches(&self, kernel: &KernelTable) -> bool {
+    fn layout_matches(&self, kernel: &Inventory) -> bool {
         let ruleset = &self.ruleset;
         let sets = ruleset.sets.iter().all(|set| {
             let found = kernel.sets.get(&set.name);
-            found.is_none_or(|found| found.set == *set)
+            found.is_none_or(|(found, _)| found == set)
         });
         let chains = ruleset.chains.values().all(|(chain, _)| {
             let found = kernel.chains.get(&chain.name);
@@ -99,7 +102,7 @@ impl<A: Address> Planner<A> {
         kernel.exists && sets && chains
     }
 
-    fn rebuild(&self, kernel: &KernelTable, ops: &mut Vec<Op>) {
+    fn rebuild(&self, kernel: &Inventory, ops: &mut Vec<Op>) {
         if kernel.exists {
             ops.push(Op::DeleteTable);
         }
@@ -114,7 +117,7 @@ impl<A: Address> Planner<A> {
     }
 
     /// Puts missing sets, chains and rules back, and removes what is too much.
-    fn repair_chains(&mut self, kernel: &KernelTable, ops: &mut Vec<Op>) {
+    fn repair_chains(&mut self, kernel: &Inventory, ops: &mut Vec<Op>) {
         let ruleset = Arc::clone(&self.ruleset);
         let missing_sets = ruleset
             .sets
@@ -156,11 +159,7 @@ impl<A: Address> Planner<A> {
     }
 
     /// The rules for timeouts. Those found are kept in their order, even if idle now.
-    fn touch_rules(
-        &mut self,
-        pool: Pool,
-        kernel: &KernelTable,
-    ) -> Vec<Vec<pointsman_netlink_nft::nft::Expr>> {
+    fn touch_rules(&mut self, pool: Pool, kernel: &Inventory) -> Vec<Vec<pointsman_netlink_nft::nft::Expr>> {
         let declared = kernel
             .sets
             .keys()
@@ -193,13 +192,9 @@ impl<A: Address> Planner<A> {
             .collect()
     }
 
-    fn repair_elements(&self, kernel: &KernelTable, mut desired: Desired, ops: &mut Vec<Op>) {
+    fn repair_elements(&self, kernel: &Inventory, mut desired: Desired<A>, ops: &mut Vec<Op>) {
         for (set, elements) in &self.ruleset.elements {
-            desired
-                .by_set
-                .entry(*set)
-                .or_default()
-                .extend(elements.iter().cloned());
+            elements.iter().for_each(|element| desired.push(*set, element));
         }
         let mut sets = SetId::fixed();
         sets.extend(
@@ -209,27 +204,26 @@ impl<A: Address> Planner<A> {
         );
         let mut additions = Vec::new();
         for id in sets {
-            let wanted = desired.by_set.remove(&id).unwrap_or_default();
-            let found = kernel.sets.get(&id.name());
-            let (gone, come) = difference(found.map(|content| &content.elements), wanted);
+            let mut wanted = desired.take(id);
+            wanted.sort();
+            let (gone, come) = match kernel.sets.get(&id.name()) {
+                Some((_, found)) => found.difference(&wanted),
+                None => Desired::<A>::empty(id).difference(&wanted),
+            };
             if !gone.is_empty() {
-                ops.push(Op::DeleteElements {
-                    set: id.name(),
-                    elements: gone,
-                });
+                let set = id.name();
+                ops.push(Op::DeleteElements { set, elements: gone });
             }
             if !come.is_empty() {
-                additions.push(Op::AddElements {
-                    set: id.name(),
-                    elements: come,
-                });
+                let set = id.name();
+                additions.push(Op::AddElements { set, elements: come });
             }
         }
         ops.extend(additions);
     }
 
     /// Chains and sets of the table that are not ours, such as an older version's.
-    fn remove_strangers(&self, kernel: &KernelTable, ops: &mut Vec<Op>) {
+    fn remove_strangers(&self, kernel: &Inventory, ops: &mut Vec<Op>) {
         let ruleset = &self.ruleset;
         let strange: Vec<&Name> = kernel
             .chains
@@ -253,7 +247,7 @@ impl<A: Address> Planner<A> {
     }
 
     /// The slots a Service's ports have in the table.
-    fn find_slots(&self, state: &ServiceState<A>, kernel: &KernelTable) -> Vec<PortSlots<A>> {
+    fn find_slots(&self, state: &ServiceState<A>, kernel: &Inventory) -> Vec<PortSlots<A>> {
         if kernel.sets.is_empty() {
             return fresh(state);
         }
@@ -281,7 +275,7 @@ impl<A: Address> Planner<A> {
         found
     }
 
-    fn count_in(&mut self, shape: &Shape<'_, A>, desired: &mut Desired) {
+    fn count_in(&mut self, shape: &Shape<'_, A>, desired: &mut Desired<A>) {
         let base = Counts::default();
         if let Some(address) = shape.cluster_ip {
             self.cluster_ips.step(&base, address, true);
@@ -296,87 +290,76 @@ impl<A: Address> Planner<A> {
         }
         let lists = shape.lists.iter().flat_map(ListOf::elements);
         for (set, element) in shape.members.iter().cloned().chain(lists) {
-            desired.by_set.entry(set).or_default().push(element);
+            desired.push(set, &element);
         }
     }
 }
 
 /// Elements as they should be.
-#[derive(Debug, Default)]
-struct Desired {
-    by_set: BTreeMap<SetId, Vec<Element>>,
+#[derive(Debug)]
+struct Desired<A> {
+    by_set: BTreeMap<SetId, Records>,
+    family: PhantomData<A>,
 }
 
-impl Desired {
-    fn extend(&mut self, set: SetId, keys: impl Iterator<Item = Value>) {
-        self.by_set.entry(set).or_default().extend(keys.map(Element::new));
+impl<A> Default for Desired<A> {
+    fn default() -> Self {
+        Self {
+            by_set: BTreeMap::new(),
+            family: PhantomData,
+        }
+    }
+}
+
+impl<A: Address> Desired<A> {
+    fn push(&mut self, set: SetId, element: &Element) {
+        self.by_set
+            .entry(set)
+            .or_insert_with(|| Self::empty(set))
+            .push(element);
+    }
+
+    fn take(&mut self, set: SetId) -> Records {
+        self.by_set.remove(&set).unwrap_or_else(|| Self::empty(set))
+    }
+
+    fn empty(set: SetId) -> Records {
+        // The size of dynamic sets has no influence on their elements.
+        Records::new(&set.declare::<A>(1))
     }
 }
 
 /// Endpoints with the slots and tokens they have in the table.
 fn read_list<A: Address>(
     list: &ListOf<'_, A>,
-    kernel: &KernelTable,
+    kernel: &Inventory,
 ) -> HashMap<pointsman_model::Backend<A>, (u32, u32)> {
-    let value_of = |set: SetId, number: u32| {
-        kernel
-            .element(&set.name(), &list.key.with_number(number))
-            .map(|element| &element.data)
-    };
+    let records = |set: SetId| kernel.sets.get(&set.name()).map(|(_, records)| records);
+    let (plain, tokens, backends) = (
+        records(SetId::Backends(list.pool)),
+        records(SetId::StickySlots(list.pool)),
+        records(SetId::StickyBackends(list.pool)),
+    );
+    let value_of =
+        |set: Option<&Records>, number: u32| set.and_then(|set| set.data_of(&list.key.with_number(number)));
     let mut places = HashMap::new();
     for slot in 0..list.slots.len() as u32 {
         let (token, data) = if list.affinity_seconds.is_none() {
             // Any token will do, as nothing refers to it.
-            (slot + 1, value_of(SetId::Backends(list.pool), slot))
+            (slot + 1, value_of(plain, slot))
         } else {
-            let Some(Data::Value(token)) = value_of(SetId::StickySlots(list.pool), slot) else {
+            let Some(Data::Value(token)) = value_of(tokens, slot) else {
                 continue;
             };
             let Some(token) = token.as_bytes().first_chunk::<4>() else {
                 continue;
             };
             let token = u32::from_ne_bytes(*token);
-            (token, value_of(SetId::StickyBackends(list.pool), token))
+            (token, value_of(backends, token))
         };
-        if let Some(backend) = data.and_then(backend_of) {
+        if let Some(backend) = data.as_ref().and_then(backend_of) {
             places.insert(backend, (slot, token));
         }
     }
     places
-}
-
-/// What has to go and what has to come, each in order.
-fn difference(
-    found: Option<&BTreeMap<(Value, bool), Element>>,
-    wanted: Vec<Element>,
-) -> (Vec<Element>, Vec<Element>) {
-    let wanted: BTreeMap<(Value, bool), Element> = wanted
-        .into_iter()
-        .map(|element| ((element.key, element.interval_end), element))
-        .collect();
-    let is_wanted = |place: &(Value, bool), element: &Element| {
-        wanted
-            .get(place)
-            .is_some_and(|wanted| same_content(wanted, element))
-    };
-    let mut gone = Vec::new();
-    let mut kept = BTreeSet::new();
-    for (place, element) in found.into_iter().flatten() {
-        // The kernel begins every set of ranges with the end of nothing.
-        let implicit = element.interval_end && element.key.as_bytes().iter().all(|byte| *byte == 0);
-        if is_wanted(place, element) || implicit {
-            kept.insert(*place);
-        } else {
-            gone.push(element.clone());
-        }
-    }
-    let come = wanted
-        .into_iter()
-        .filter(|(place, _)| !kept.contains(place))
-        .map(|(_, element)| element);
-    (gone, come.collect())
-}
-
-fn same_content(one: &Element, other: &Element) -> bool {
-    one.data == other.data && one.key_end == other.key_end
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use pointsman_dataplane::{Index, Scope, ServiceState};
 use pointsman_netlink_nft::netlink::Buffers;
 use pointsman_netlink_nft::nft::{Client, Element, Op, Transaction};
-use pointsman_nft::{KernelTable, Planner, Pool, SetId, TABLE, TableSettings, family};
+use pointsman_nft::{Inventory, KernelTable, Planner, Pool, Records, SetId, TABLE, TableSettings, family};
 use pointsman_testkit::cluster::Family;
 
 /// Reads the table from the kernel of the calling thread's namespace.
@@ -34,6 +34,27 @@ pub fn read_table<A: Family>(client: &mut Client) -> KernelTable {
     let chains = client.chains(family, &TABLE).unwrap();
     let rules = client.rules(family, &TABLE).unwrap();
     KernelTable::from_dump(sets, chains, rules.into_iter().map(|(rule, _)| rule))
+}
+
+/// Reads the table for comparison only.
+pub fn read_inventory<A: Family>(client: &mut Client) -> Inventory {
+    let family = family::<A>();
+    let chains = client.chains(family, &TABLE).unwrap();
+    let rules = client.rules(family, &TABLE).unwrap();
+    let mut inventory = Inventory::new(chains, rules.into_iter().map(|(rule, _)| rule));
+    let affinity = Pool::ALL.map(|pool| SetId::Affinity(pool).name());
+    for set in client.sets(family, &TABLE).unwrap() {
+        let empty = || Records::new(&set);
+        let records = if affinity.contains(&set.name) {
+            empty()
+        } else {
+            let at = (family, &TABLE, &set.name);
+            let push = |records: &mut Records, element: Element| records.push(&element);
+            client.collect_elements(at, empty, push).unwrap()
+        };
+        inventory.add_set(set, records);
+    }
+    inventory
 }
 
 fn is_implicit(element: &Element) -> bool {
@@ -81,7 +102,7 @@ impl<A: Family> Proxy<A> {
     pub fn adopt(&mut self, states: &[Arc<ServiceState<A>>]) -> usize {
         let services = states.iter().map(|state| (&state.service.name, state.as_ref()));
         let kernel = read_table::<A>(&mut self.client);
-        let adoption = self.planner.adopt(services, &kernel);
+        let adoption = self.planner.adopt(services, &Inventory::from(&kernel));
         self.model = kernel;
         self.commit(&adoption.repair);
         self.planner = adoption.planner;
