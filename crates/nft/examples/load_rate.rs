@@ -41,6 +41,33 @@ fn main() {
     }
 }
 
+/// Elapsed time and the time this thread had a processor: on a busy machine only the second one counts.
+struct Stopwatch {
+    started: Instant,
+    cpu: Duration,
+}
+
+impl Stopwatch {
+    fn start() -> Self {
+        Self {
+            started: Instant::now(),
+            cpu: thread_cpu(),
+        }
+    }
+
+    fn stop(&self) -> String {
+        let (elapsed, cpu) = (self.started.elapsed(), thread_cpu().saturating_sub(self.cpu));
+        format!("{elapsed:.0?} ({cpu:.0?} cpu)")
+    }
+}
+
+/// The first number of a thread's schedstat is its time on a processor in nanoseconds.
+fn thread_cpu() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanoseconds = text.split_whitespace().next().and_then(|word| word.parse().ok());
+    Duration::from_nanos(nanoseconds.unwrap_or(0))
+}
+
 fn parse(size: &str) -> Option<(u32, u32)> {
     let (services, endpoints) = size.split_once('x')?;
     Some((services.parse().ok()?, endpoints.parse().ok()?))
@@ -111,7 +138,7 @@ fn measure(services: u32, endpoints: u32) -> String {
     let batch = index.checkout();
     let mut longest = Duration::ZERO;
     let mut transactions = vec![create];
-    let started = Instant::now();
+    let stopwatch = Stopwatch::start();
     proxy
         .client
         .commit(&transactions[..1], None)
@@ -127,7 +154,7 @@ fn measure(services: u32, endpoints: u32) -> String {
         proxy.planner.commit(planned.update);
         transactions.push(planned.transaction);
     }
-    let fill = started.elapsed();
+    let fill = stopwatch.stop();
     let elements: usize = transactions
         .iter()
         .map(|transaction| transaction.element_count())
@@ -135,24 +162,25 @@ fn measure(services: u32, endpoints: u32) -> String {
     let _ = index.commit(batch);
     let bare = Namespace::new().expect("a namespace").run(move || {
         let mut client = Client::open(Buffers::default()).expect("a socket");
-        let mut total = Duration::ZERO;
+        let (mut total, mut cpu) = (Duration::ZERO, Duration::ZERO);
         for transaction in transactions {
             let batch =
                 Batch::encode(&[transaction], None, client.next_sequence()).expect("it was sent before");
-            let started = Instant::now();
+            let stopwatch = Stopwatch::start();
             client.commit_batch(&batch).expect("it was taken before");
-            total += started.elapsed();
+            total += stopwatch.started.elapsed();
+            cpu += thread_cpu().saturating_sub(stopwatch.cpu);
         }
-        total
+        format!("{total:.0?} ({cpu:.0?} cpu)")
     });
-    let started = Instant::now();
+    let stopwatch = Stopwatch::start();
     let kernel = read_inventory::<Ipv4Addr>(&mut proxy.client);
     let states: Vec<_> = index.programmed().map(|(_, state)| state.clone()).collect();
     let adoption = proxy.planner.adopt(
         states.iter().map(|state| (&state.service.name, state.as_ref())),
         &kernel,
     );
-    let restart = started.elapsed();
+    let restart = stopwatch.stop();
     assert!(adoption.repair.is_empty(), "a restart writes nothing");
     drop((kernel, adoption));
     let mut change = |endpoints: u32, first: u32, number: u32| {
@@ -179,6 +207,6 @@ fn measure(services: u32, endpoints: u32) -> String {
     let (add, _) = sample(endpoints + 1, 1);
     let (remove, _) = sample(endpoints, 1);
     format!(
-        "| {services} x {endpoints} | {elements} | {fill:.1?} | {bare:.1?} | {longest:.1?} | {restart:.1?} | {replace:.1?} / {replace_99:.1?} | {add:.1?} | {remove:.1?} |"
+        "| {services} x {endpoints} | {elements} | {fill} | {bare} | {longest:.1?} | {restart} | {replace:.1?} / {replace_99:.1?} | {add:.1?} | {remove:.1?} |"
     )
 }
