@@ -30,7 +30,7 @@ fn program<A: Family>(mut index: Index<A>, settings: Settings<A>, host: Host<A>)
 
 impl<A: Family> Walk<A> for Programmed<A> {
     fn walk(&self, packet: &Packet<A>) -> Fate<A> {
-        explore(&self.table, packet, &self.host, 64).unwrap_or_else(|lost| panic!("{lost}"))
+        explore(&self.table, packet, &self.host, 16).unwrap_or_else(|lost| panic!("{lost}"))
     }
 }
 

@@ -457,3 +457,28 @@ fn without_endpoints_and_on_other_ports_connections_are_refused() {
         );
     }
 }
+
+#[test]
+fn the_node_itself_is_a_client_and_a_pod_may_reach_itself() {
+    require_netns!();
+    let all = pods(1);
+    let network = Network::new(&all);
+    let to: SocketAddr = "172.30.0.1:80".parse().unwrap();
+    network.node.ip("route add default via 192.168.0.9");
+    let program = programmed::<Ipv4Addr>(&network, service("172.30.0.1", &all, ""));
+    let gateway: IpAddr = "10.0.0.1".parse().unwrap();
+    // The route was looked up for the cluster address, so the source is that of another interface.
+    let (endpoint, _) = network.node.run(move || ask(to)).unwrap();
+    assert_eq!(endpoint, all[0]);
+    // The pod's packet comes back to it, so it must not see its own address as the client's.
+    network
+        .endpoints
+        .ip("route replace default via 10.0.0.1 src 10.0.1.1");
+    assert_eq!(network.endpoints.run(move || ask(to)).unwrap(), (all[0], gateway));
+    program("node n1 ip=192.168.0.2\nservice default/none 172.30.0.2:80\n".to_owned());
+    let nobody: SocketAddr = "172.30.0.2:80".parse().unwrap();
+    let refused = network
+        .node
+        .run(move || TcpStream::connect_timeout(&nobody, Duration::from_secs(5)));
+    assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
+}

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::expr_wire::decode_name;
+use super::data_wire::decode_name;
 use super::name::Name;
 use super::userdata::UserData;
 use super::wire;

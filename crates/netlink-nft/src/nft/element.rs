@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use super::data_wire::{decode_name, decode_value, decode_verdict, encode_value, encode_verdict};
 use super::expr::Verdict;
-use super::expr_wire::{decode_name, decode_value, decode_verdict, encode_value, encode_verdict};
 use super::name::Name;
 use super::userdata::UserData;
 use super::value::Value;

@@ -7,6 +7,7 @@ mod batch;
 mod chain;
 #[cfg(feature = "socket")]
 mod client;
+mod data_wire;
 mod element;
 mod expr;
 mod expr_wire;

@@ -1,7 +1,7 @@
 //! What is a rule?
 
+use super::data_wire::decode_name;
 use super::expr::Expr;
-use super::expr_wire::decode_name;
 use super::name::Name;
 use super::userdata::UserData;
 use super::wire;

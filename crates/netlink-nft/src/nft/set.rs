@@ -2,7 +2,7 @@
 
 use std::ops::BitOr;
 
-use super::expr_wire::decode_name;
+use super::data_wire::decode_name;
 use super::field::{Field, TypeId};
 use super::name::Name;
 use super::userdata::{UserData, push_comment, push_number, push_record};

@@ -1,6 +1,6 @@
 //! What is a table?
 
-use super::expr_wire::decode_name;
+use super::data_wire::decode_name;
 use super::name::{Family, Name};
 use super::userdata::UserData;
 use super::wire;
