@@ -1,6 +1,7 @@
 //! One program for the whole path from a pod's health to every node's rules.
 
 mod apiserver;
+mod controllers;
 mod duration;
 mod logging;
 mod up;
@@ -27,6 +28,8 @@ enum Command {
     Up(up::Flags),
     /// Run the Kubernetes-compatible API server on an embedded durable store, or on etcd.
     Apiserver(Box<apiserver::Flags>),
+    /// Run the loops that turn pods into endpoints, and the workloads that make pods.
+    Controllers(Box<controllers::Flags>),
 }
 
 fn main() -> ExitCode {
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
         match cli.command {
             Command::Up(flags) => up::run(flags).await,
             Command::Apiserver(flags) => apiserver::run(*flags).await,
+            Command::Controllers(flags) => controllers::run(*flags).await,
         }
     });
     match outcome {

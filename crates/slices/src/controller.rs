@@ -111,6 +111,8 @@ pub struct Controller {
     /// Slice events of Services whose job is out: they may be echoes of writes whose answer is still
     /// on its way, so they are judged when the job is back.
     in_flight: HashMap<ServiceKey, Vec<(SliceNews, Moment)>>,
+    /// Services whose pods or spec changed, kept for somebody who asked for them.
+    touched: Option<Vec<Touched>>,
     listed: bool,
 }
 
@@ -135,8 +137,19 @@ impl Controller {
             topology: TopologyRecord::default(),
             stale: HashSet::new(),
             in_flight: HashMap::new(),
+            touched: None,
             listed: false,
         }
+    }
+
+    /// From now on, keeps for [`Controller::take_touched`] which Services changed, and when.
+    pub fn keep_touched(&mut self) {
+        self.touched.get_or_insert_default();
+    }
+
+    /// The Services whose pods or spec changed since the last call; for other objects made from them.
+    pub fn take_touched(&mut self) -> Vec<Touched> {
+        self.touched.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Takes in an event.
@@ -154,6 +167,7 @@ impl Controller {
             Event::Service(service) => self.service_seen(*service, now),
             Event::ServiceGone(key) => {
                 if self.index.remove_service(&key) {
+                    self.touch(&key, now.moment);
                     self.queue.add(&key, now.tick);
                 }
             }
@@ -291,8 +305,10 @@ impl Controller {
 
     fn pod_touched(&mut self, pod: &Text, touched: Vec<Touched>, now: Now) {
         // Before the first lists are complete, nothing is a change: see `TriggerTracker::begin`.
-        for touched in touched.into_iter().filter(|_| self.listed) {
+        let listed = self.listed;
+        for touched in touched.into_iter().filter(|_| listed) {
             self.triggers.pod_changed(&touched.key, pod, touched.at);
+            self.touch(&touched.key, touched.at);
             self.queue.add_batched(&touched.key, now.tick);
         }
     }
@@ -308,7 +324,15 @@ impl Controller {
             ServiceChange::Changed | ServiceChange::Same => now.moment,
         };
         self.triggers.service_changed(&key, at);
+        self.touch(&key, at);
         self.queue.add(&key, now.tick);
+    }
+
+    fn touch(&mut self, key: &ServiceKey, at: Moment) {
+        if let Some(touched) = &mut self.touched {
+            let key = key.clone();
+            touched.push(Touched { key, at });
+        }
     }
 
     fn slice_seen(&mut self, slice: EndpointSlice, now: Now) {

@@ -23,7 +23,7 @@ pub const MANAGED_BY_LABEL: &str = "endpoints.kubernetes.io/managed-by";
 pub const CONTROLLER_NAME: &str = "endpoint-controller";
 
 /// One address. Ordered by address, then by pod.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Address {
     /// Address.
@@ -40,7 +40,7 @@ pub struct Address {
 }
 
 /// Addresses that share their ports.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Subset {
     /// Ports, sorted.
     pub ports: Box<[EndpointPort]>,

@@ -149,7 +149,8 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
         self.len() == 0
     }
 
-    fn add_at(&mut self, key: &K, due: Tick, now: Tick) {
+    /// The key has work to do at `due`, or sooner if something else says so.
+    pub fn add_at(&mut self, key: &K, due: Tick, now: Tick) {
         let item = self.items.entry(key.clone()).or_insert(Item {
             state: State::Idle,
             failures: 0,

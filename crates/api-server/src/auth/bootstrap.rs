@@ -239,6 +239,12 @@ fn controller_rules() -> Vec<Value> {
             &["endpointslices"],
             &[READ, &["create", "update", "patch", "delete"]].concat(),
         ),
+        // Kept for readers that know nothing newer than Endpoints.
+        rule(
+            &[""],
+            &["endpoints"],
+            &[READ, &["create", "update", "patch", "delete"]].concat(),
+        ),
         rule(
             &[APPS],
             &["deployments"],

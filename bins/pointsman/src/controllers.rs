@@ -1,0 +1,143 @@
+//! `pointsman controllers`.
+
+use crate::{duration, stop_signal};
+use anyhow::bail;
+use clap::Args;
+use pointsman_api_client::Source;
+use pointsman_api_client::lease::Terms;
+use pointsman_controllers::{Config, Leadership, Loops, run as run_loops};
+use pointsman_slices::Settings;
+use pointsman_slices::queue::Pace;
+use pointsman_telemetry::Registry;
+use pointsman_wire::FeatureGates;
+use pointsman_wire::gates::Gate;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Flags that kube-controller-manager also has keep its names and formats.
+#[derive(Args)]
+pub struct Flags {
+    /// How to reach the API server; without it, the pod's own service account is used.
+    #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Loops to run: `*` for all, `name` to add one, `-name` to leave one out. There are endpointslice,
+    /// endpoint, replicaset, deployment, scheduler and podgc.
+    #[arg(long, value_name = "LIST", default_value = "*", allow_hyphen_values = true)]
+    pub controllers: Loops,
+    /// Contend for leadership before running loops, so that several replicas can stand by.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
+    pub leader_elect: bool,
+    /// How long a leader may stay silent before it is replaced.
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration::parse)]
+    pub leader_elect_lease_duration: Duration,
+    /// How long a leader tries to renew before it gives up.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse)]
+    pub leader_elect_renew_deadline: Duration,
+    /// Wait between attempts to acquire or renew leadership.
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration::parse)]
+    pub leader_elect_retry_period: Duration,
+    /// Namespace of the Lease.
+    #[arg(long, value_name = "NAME", default_value = "kube-system")]
+    pub leader_elect_resource_namespace: String,
+    /// Name of the Lease.
+    #[arg(long, value_name = "NAME", default_value = "pointsman-controllers")]
+    pub leader_elect_resource_name: String,
+    /// Optional behaviours: EndpointSliceTerminatingCondition (on by default).
+    #[arg(long, value_name = "A=true,B=false", default_value = "", value_parser = FeatureGates::parse)]
+    pub feature_gates: FeatureGates,
+    /// Most endpoints in one EndpointSlice, 1 to 1000.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub max_endpoints_per_slice: usize,
+    /// How long a first change waits for more before slices are written. Changes that come during a write
+    /// are merged anyway.
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration::parse)]
+    pub endpointslice_updates_batch_period: Duration,
+    /// Services whose slices are written at the same time, 1 to 50.
+    #[arg(
+        long,
+        alias = "concurrent-endpoint-slice-syncs",
+        value_name = "N",
+        default_value_t = 5
+    )]
+    pub concurrent_service_endpoint_syncs: usize,
+    /// Services whose Endpoints are written at the same time.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub concurrent_endpoint_syncs: usize,
+    /// ReplicaSets handled at the same time; also Deployments.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub concurrent_replicaset_syncs: usize,
+    /// Finished pods kept before the oldest are removed; 0 keeps all.
+    #[arg(long, value_name = "N", default_value_t = 12_500)]
+    pub terminated_pod_gc_threshold: usize,
+    /// Where /healthz, /readyz and /metrics are served, without TLS; `off` serves nothing.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:10257")]
+    pub metrics_listen: String,
+}
+
+/// Runs the loops until a signal stops them.
+pub async fn run(flags: Flags) -> anyhow::Result<()> {
+    let config = config(flags)?;
+    let (stop, stopping) = watch::channel(false);
+    let running = run_loops(config, Registry::new(), stopping);
+    tokio::pin!(running);
+    tokio::select! {
+        outcome = &mut running => return Ok(outcome?),
+        signal = stop_signal() => signal?,
+    }
+    stop.send_replace(true);
+    Ok(running.await?)
+}
+
+fn config(flags: Flags) -> anyhow::Result<Config> {
+    if !(1..=1000).contains(&flags.max_endpoints_per_slice) {
+        bail!("--max-endpoints-per-slice must be between 1 and 1000");
+    }
+    if !(1..=50).contains(&flags.concurrent_service_endpoint_syncs) {
+        bail!("--concurrent-service-endpoint-syncs must be between 1 and 50");
+    }
+    let leadership = flags.leader_elect.then(|| Leadership {
+        namespace: flags.leader_elect_resource_namespace,
+        name: flags.leader_elect_resource_name,
+        terms: Terms {
+            identity: identity(),
+            lease: flags.leader_elect_lease_duration,
+            renew_deadline: flags.leader_elect_renew_deadline,
+            retry: flags.leader_elect_retry_period,
+        },
+    });
+    let metrics_listen: Option<SocketAddr> = match flags.metrics_listen.as_str() {
+        "off" => None,
+        text => Some(
+            text.parse()
+                .map_err(|_| anyhow::anyhow!("--metrics-listen {text:?} is neither ADDR:PORT nor `off`"))?,
+        ),
+    };
+    Ok(Config {
+        source: Source::from_flag(flags.kubeconfig),
+        loops: flags.controllers,
+        leadership,
+        metrics_listen,
+        slices: Settings {
+            max_endpoints_per_slice: flags.max_endpoints_per_slice,
+            terminating_condition: flags
+                .feature_gates
+                .enabled(Gate::EndpointSliceTerminatingCondition),
+        },
+        slice_pace: Pace {
+            batch_period: flags.endpointslice_updates_batch_period,
+            ..Pace::default()
+        },
+        slice_writers: flags.concurrent_service_endpoint_syncs,
+        endpoint_writers: flags.concurrent_endpoint_syncs,
+        workload_writers: flags.concurrent_replicaset_syncs,
+        terminated_pod_threshold: flags.terminated_pod_gc_threshold,
+    })
+}
+
+/// Unique for each process: the host's name, and chance.
+fn identity() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{}_{:016x}", host.trim(), fastrand::u64(..))
+}

@@ -1,0 +1,432 @@
+//! How does a store of one's own stay equal to the server's?
+//!
+//! A [`Watcher`] lists a collection and then follows it. Broken connections resume where they ended;
+//! a gap that the server cannot fill leads to a new list, after which objects that are gone are told
+//! as deleted, exactly as if nobody had looked away. Callers never see an error: they see events late.
+//!
+//! Lists are streamed over the watch itself where the server can do that, so no page is held in memory.
+
+mod decode;
+mod known;
+mod lines;
+
+use crate::backoff::Backoff;
+use crate::client::Client;
+use crate::error::ApiError;
+use crate::resource::Resource;
+use bytes::Bytes;
+use decode::{Head, Kind, Line, Page};
+use http::Method;
+use known::Known;
+use lines::Lines;
+use serde::de::DeserializeOwned;
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+pub use known::ObjectKey;
+
+/// Objects per page where lists cannot be streamed (client-go's number).
+const PAGE: usize = 500;
+/// How long the server is asked to keep one watch open.
+const WATCH_SECONDS: u32 = 300;
+/// Servers send bookmarks about once a minute; this much silence means that the connection is dead.
+const SILENCE: Duration = Duration::from_secs(150);
+/// A watch that lived this long was no failure when it ended.
+const HEALTHY: Duration = Duration::from_secs(2);
+
+/// Something that happened to a collection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event<T> {
+    /// A list begins: everything that still exists comes as [`Event::Applied`], what does not as
+    /// [`Event::Deleted`], then [`Event::Synced`]. Comes first, and again after a gap.
+    Init,
+    /// An object as it is now.
+    Applied {
+        /// Its namespace and name.
+        key: ObjectKey,
+        /// The object.
+        object: T,
+        /// Its resource version.
+        resource_version: Box<str>,
+    },
+    /// An object is gone.
+    Deleted(ObjectKey),
+    /// Everything up to this resource version has been told: after a list, and with bookmarks.
+    Synced(Box<str>),
+}
+
+/// Which objects are watched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scope {
+    /// The collection.
+    pub resource: Resource,
+    /// One namespace, or all.
+    pub namespace: Option<String>,
+    /// Label selector, or everything.
+    pub labels: Option<String>,
+    /// Field selector, or everything.
+    pub fields: Option<String>,
+}
+
+impl Scope {
+    /// All objects of a collection.
+    pub fn all(resource: Resource) -> Self {
+        Self {
+            resource,
+            namespace: None,
+            labels: None,
+            fields: None,
+        }
+    }
+
+    /// Only objects whose labels match.
+    pub fn labels(self, selector: &str) -> Self {
+        Self {
+            labels: Some(selector.to_owned()),
+            ..self
+        }
+    }
+
+    /// Only objects whose fields match.
+    pub fn fields(self, selector: &str) -> Self {
+        Self {
+            fields: Some(selector.to_owned()),
+            ..self
+        }
+    }
+
+    fn path(&self, parameters: &[(&str, &str)]) -> String {
+        use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+        let mut path = self.resource.path(self.namespace.as_deref());
+        let selectors = [
+            ("labelSelector", self.labels.as_deref()),
+            ("fieldSelector", self.fields.as_deref()),
+        ];
+        let selectors = selectors
+            .iter()
+            .filter_map(|(name, value)| Some((*name, (*value)?)));
+        let mut separator = '?';
+        for (name, value) in parameters.iter().copied().chain(selectors) {
+            path.push(separator);
+            separator = '&';
+            path.push_str(name);
+            path.push('=');
+            path.extend(utf8_percent_encode(value, NON_ALPHANUMERIC));
+        }
+        path
+    }
+}
+
+/// How the first state is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Listing {
+    /// Over the watch itself.
+    Streamed,
+    /// In pages: the server does not stream.
+    Paged,
+}
+
+/// Where a watcher stands.
+enum State {
+    /// Nothing is known, or too much was missed.
+    Empty,
+    /// The watch can go on after this version.
+    Resume(String),
+    /// Lines come in.
+    Open(Stream),
+}
+
+struct Stream {
+    lines: Lines,
+    resource_version: String,
+    since: Instant,
+}
+
+/// Follows one collection for ever.
+pub struct Watcher<T> {
+    client: Client,
+    scope: Scope,
+    listing: Listing,
+    state: State,
+    known: Known,
+    ready: VecDeque<Event<T>>,
+    backoff: Backoff,
+    object: PhantomData<fn() -> T>,
+}
+
+impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
+    /// A watcher that has not asked for anything yet.
+    pub fn new(client: Client, scope: Scope) -> Self {
+        Self {
+            client,
+            scope,
+            listing: Listing::Streamed,
+            state: State::Empty,
+            known: Known::default(),
+            ready: VecDeque::new(),
+            backoff: Backoff::new(Duration::from_millis(50), Duration::from_secs(5)),
+            object: PhantomData,
+        }
+    }
+
+    /// The next event. Waits as long as it takes; may be dropped and called again only between events
+    /// that were returned, so give a watcher a task of its own ([`Watcher::forward`]).
+    pub async fn next(&mut self) -> Event<T> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return event;
+            }
+            if let Err(error) = self.step().await {
+                self.recover(error).await;
+            }
+        }
+    }
+
+    /// Sends every event, converted, until the receiver is gone.
+    pub async fn forward<E>(mut self, sender: mpsc::Sender<E>, convert: impl Fn(Event<T>) -> Option<E>) {
+        loop {
+            let event = tokio::select! {
+                event = self.next() => event,
+                () = sender.closed() => return,
+            };
+            if let Some(event) = convert(event)
+                && sender.send(event).await.is_err()
+            {
+                return;
+            }
+        }
+    }
+
+    async fn step(&mut self) -> Result<(), ApiError> {
+        match std::mem::replace(&mut self.state, State::Empty) {
+            State::Empty => {
+                self.known.begin_list();
+                self.ready.push_back(Event::Init);
+                match self.listing {
+                    Listing::Streamed => self.open_streamed().await,
+                    Listing::Paged => self.list_pages().await,
+                }
+            }
+            State::Resume(version) => {
+                self.state = State::Resume(version.clone());
+                let query = [
+                    ("watch", "true"),
+                    ("resourceVersion", version.as_str()),
+                    ("allowWatchBookmarks", "true"),
+                ];
+                let lines = Self::open(&self.client, &self.scope, &query).await?;
+                self.state = State::Open(Stream::new(lines, version));
+                Ok(())
+            }
+            State::Open(stream) => self.read(stream).await,
+        }
+    }
+
+    async fn open_streamed(&mut self) -> Result<(), ApiError> {
+        let query = [
+            ("watch", "true"),
+            ("sendInitialEvents", "true"),
+            ("resourceVersionMatch", "NotOlderThan"),
+            ("allowWatchBookmarks", "true"),
+        ];
+        match Self::open(&self.client, &self.scope, &query).await {
+            Ok(lines) => {
+                self.state = State::Open(Stream::new(lines, String::new()));
+                Ok(())
+            }
+            Err(ApiError::Refused(status)) if matches!(status.code, 400 | 422) => {
+                tracing::info!(resource = self.scope.resource.plural, reason = %status.message, "lists are not streamed by this server, reading pages");
+                self.listing = Listing::Paged;
+                self.list_pages().await
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Opens a stream. Borrows no more than it needs: a watcher that has one open cannot be shared.
+    async fn open(client: &Client, scope: &Scope, query: &[(&str, &str)]) -> Result<Lines, ApiError> {
+        // Watches that began together should not end together.
+        let seconds = (WATCH_SECONDS - fastrand::u32(0..60)).to_string();
+        let mut query = query.to_vec();
+        query.push(("timeoutSeconds", &seconds));
+        let path = scope.path(&query);
+        let head = client.send(Method::GET, &path, None, Bytes::new());
+        match tokio::time::timeout(Duration::from_secs(30), head).await {
+            Ok(response) => Ok(Lines::new(response?.into_body())),
+            Err(_) => Err(ApiError::Unreachable("the watch was not answered".into())),
+        }
+    }
+
+    async fn list_pages(&mut self) -> Result<(), ApiError> {
+        let mut token = String::new();
+        loop {
+            let limit = PAGE.to_string();
+            let mut query = vec![("limit", limit.as_str())];
+            if !token.is_empty() {
+                query.push(("continue", &token));
+            }
+            let path = self.scope.path(&query);
+            let page: Page = self.client.get_path(&path).await?;
+            for item in &page.items {
+                self.applied(item.get());
+            }
+            token = page.metadata.r#continue;
+            if token.is_empty() {
+                self.listed(&page.metadata.resource_version);
+                self.state = State::Resume(page.metadata.resource_version);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Reads what has arrived; events that came in one piece are handed on without another wait.
+    async fn read(&mut self, mut stream: Stream) -> Result<(), ApiError> {
+        let line = tokio::time::timeout(SILENCE, stream.lines.next()).await;
+        let line = match line {
+            Ok(Ok(line)) => line,
+            Ok(Err(error)) => {
+                self.suspend(stream);
+                return Err(error);
+            }
+            Err(_) => {
+                self.suspend(stream);
+                return Err(ApiError::Unreachable(format!("silent for {SILENCE:?}")));
+            }
+        };
+        let Some(line) = line else {
+            let lived = stream.since.elapsed();
+            self.suspend(stream);
+            if lived < HEALTHY {
+                return Err(ApiError::Unreachable("the watch ended early".into()));
+            }
+            return Ok(());
+        };
+        match self.take(&line, &mut stream) {
+            Ok(()) => {
+                self.backoff.reset();
+                self.state = State::Open(stream);
+                Ok(())
+            }
+            Err(error) => {
+                self.suspend(stream);
+                Err(error)
+            }
+        }
+    }
+
+    /// The stream is over: go on after the last version seen, or list if there is none yet.
+    fn suspend(&mut self, stream: Stream) {
+        self.state = if stream.resource_version.is_empty() || self.known.listing() {
+            State::Empty
+        } else {
+            State::Resume(stream.resource_version)
+        };
+    }
+
+    fn take(&mut self, line: &[u8], stream: &mut Stream) -> Result<(), ApiError> {
+        let line: Line<'_> =
+            serde_json::from_slice(line).map_err(|error| ApiError::Unreadable(error.to_string()))?;
+        match line.kind {
+            Kind::Added | Kind::Modified => {
+                if let Some(version) = self.applied(line.object.get()) {
+                    stream.resource_version = version;
+                }
+            }
+            Kind::Deleted => {
+                let head = Head::read(line.object.get())?;
+                stream.resource_version = head.metadata.resource_version.into_owned();
+                let key = ObjectKey::new(&head.metadata.namespace, &head.metadata.name);
+                self.known.remove(&key);
+                self.ready.push_back(Event::Deleted(key));
+            }
+            Kind::Bookmark => {
+                let head = Head::read(line.object.get())?;
+                let version = head.metadata.resource_version.into_owned();
+                if self.known.listing() {
+                    if head.metadata.annotations.initial_events_end.as_deref() == Some("true") {
+                        self.listed(&version);
+                    }
+                } else {
+                    self.ready.push_back(Event::Synced(version.as_str().into()));
+                }
+                stream.resource_version = version;
+            }
+            Kind::Error => {
+                let status = serde_json::from_str(line.object.get())
+                    .map_err(|error| ApiError::Unreadable(error.to_string()))?;
+                return Err(ApiError::from_status(status));
+            }
+            Kind::Unknown => {}
+        }
+        Ok(())
+    }
+
+    /// Takes in an object; returns its version. One that cannot be read is told in the log and left out.
+    fn applied(&mut self, text: &str) -> Option<String> {
+        let head = match Head::read(text) {
+            Ok(head) => head,
+            Err(error) => {
+                tracing::warn!(resource = self.scope.resource.plural, %error, "an object without readable metadata is left out");
+                return None;
+            }
+        };
+        let version = head.metadata.resource_version.into_owned();
+        match serde_json::from_str(text) {
+            Ok(object) => {
+                let key = ObjectKey::new(&head.metadata.namespace, &head.metadata.name);
+                self.known.insert(key.clone());
+                self.ready.push_back(Event::Applied {
+                    key,
+                    object,
+                    resource_version: version.as_str().into(),
+                });
+            }
+            Err(error) => {
+                tracing::warn!(resource = self.scope.resource.plural, namespace = %head.metadata.namespace, name = %head.metadata.name, %error, "an object that cannot be read is left out");
+            }
+        }
+        Some(version)
+    }
+
+    fn listed(&mut self, version: &str) {
+        let gone = self.known.end_list();
+        self.ready.extend(gone.into_iter().map(Event::Deleted));
+        self.ready.push_back(Event::Synced(version.into()));
+    }
+
+    async fn recover(&mut self, error: ApiError) {
+        let resource = self.scope.resource.plural;
+        if matches!(error, ApiError::Expired(_)) {
+            tracing::info!(resource, %error, "too much was missed, listing again");
+            self.state = State::Empty;
+        } else if self.known.listing() {
+            self.state = State::Empty;
+        }
+        let wait = self.backoff.next(fastrand::f64());
+        let wait = match error.recovery() {
+            crate::error::Recovery::Retry(Some(least)) => wait.max(least.min(Duration::from_secs(30))),
+            _ => wait,
+        };
+        tracing::debug!(resource, %error, wait_seconds = wait.as_secs_f64(), "watch interrupted");
+        if wait > Duration::from_secs(1) {
+            tracing::warn!(resource, %error, "watch interrupted, trying again");
+        }
+        tokio::time::sleep(wait).await;
+    }
+}
+
+impl Stream {
+    fn new(lines: Lines, resource_version: String) -> Self {
+        Self {
+            lines,
+            resource_version,
+            since: Instant::now(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

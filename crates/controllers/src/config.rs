@@ -1,0 +1,44 @@
+//! What can be set?
+
+use crate::loops::Loops;
+use pointsman_api_client::Source;
+use pointsman_api_client::lease::Terms;
+use pointsman_slices::Settings;
+use pointsman_slices::queue::Pace;
+use std::net::SocketAddr;
+
+/// Settings of a process that runs loops.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Which server.
+    pub source: Source,
+    /// Which loops.
+    pub loops: Loops,
+    /// Contend for leadership; without it the loops run at once.
+    pub leadership: Option<Leadership>,
+    /// Where health and metrics are served.
+    pub metrics_listen: Option<SocketAddr>,
+    /// How slices are made.
+    pub slices: Settings,
+    /// How changes of slices are merged and failures repeated.
+    pub slice_pace: Pace,
+    /// Services whose slices are written at the same time.
+    pub slice_writers: usize,
+    /// Services whose Endpoints are written at the same time.
+    pub endpoint_writers: usize,
+    /// ReplicaSets or Deployments handled at the same time, of each kind.
+    pub workload_writers: usize,
+    /// Finished pods that are kept; 0 keeps all.
+    pub terminated_pod_threshold: usize,
+}
+
+/// How leadership is contended for.
+#[derive(Clone, Debug)]
+pub struct Leadership {
+    /// Namespace of the Lease.
+    pub namespace: String,
+    /// Name of the Lease.
+    pub name: String,
+    /// Identity and times.
+    pub terms: Terms,
+}

@@ -1,0 +1,361 @@
+//! How do pods become EndpointSlices, and the classic Endpoints, on a running cluster?
+//!
+//! Watches feed one task that owns the [`Controller`]; jobs go to writers and come back with what the
+//! server answered. A lone change is written at once; changes that come while their Service is being
+//! written are merged into the next write.
+
+mod classic;
+mod metrics;
+mod send;
+
+use crate::loops::Loop;
+use crate::manager::Context;
+use crate::writer::{Writers, sleep_until};
+use classic::Classic;
+use pointsman_api_client::events::{News, Recorder, Severity, Subject};
+use pointsman_api_client::{ApiError, Client, Event as Seen, ObjectKey, Resource, Scope, Watcher};
+use pointsman_slices::controller::{Controller, Event, Job, Now, Step};
+use pointsman_slices::endpoints::Endpoints;
+use pointsman_slices::{Moment, Service};
+use send::{Sent, send};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::SystemTime;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+pub use metrics::Metrics;
+
+/// Events that may wait for the owner.
+const INBOX: usize = 1024;
+
+/// What the owner is told.
+enum Input {
+    Event(Event),
+    /// An Endpoints object as it is now.
+    Endpoints(ObjectKey, Box<Endpoints>),
+    /// An Endpoints object is gone.
+    EndpointsGone(ObjectKey),
+    /// A source's list is complete.
+    Listed(Source),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Source {
+    Pods,
+    Services,
+    Nodes,
+    Slices,
+    Endpoints,
+}
+
+/// Runs until it is asked to stop; ends at once when dropped.
+pub(crate) async fn run(context: Context) {
+    let mut stop = context.stop.clone();
+    let (sender, mut inbox) = mpsc::channel(INBOX);
+    let (_watches, sources) = watch(&context, sender);
+    let mut owner = Owner::new(context, sources);
+    let mut batch = Vec::with_capacity(INBOX);
+    loop {
+        let alarm = owner.wake_at();
+        tokio::select! {
+            biased;
+            _ = stop.wait_for(|stop| *stop) => break,
+            sent = owner.writers.next() => owner.finish(sent),
+            done = next_classic(&mut owner.classic) => owner.finish_classic(done),
+            count = inbox.recv_many(&mut batch, INBOX) => {
+                assert!(count > 0, "watches never end");
+                batch.drain(..).for_each(|input| owner.take(input));
+            }
+            () = sleep_until(alarm) => {}
+        }
+        owner.start_jobs();
+    }
+    drop(inbox);
+    owner.writers.drain().await;
+    if let Some(classic) = owner.classic {
+        classic.writers.drain().await;
+    }
+}
+
+async fn next_classic(classic: &mut Option<Classic>) -> classic::Done {
+    match classic {
+        Some(classic) => classic.writers.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Starts the watches; they end with the returned set.
+fn watch(context: &Context, sender: mpsc::Sender<Input>) -> (JoinSet<()>, BTreeSet<Source>) {
+    let client = &context.client;
+    let mut tasks = JoinSet::new();
+    let mut sources = BTreeSet::from([Source::Pods, Source::Services, Source::Nodes, Source::Slices]);
+    let pods = Watcher::new(client.clone(), Scope::all(Resource::PODS));
+    tasks.spawn(pods.forward(sender.clone(), |event| {
+        input(
+            event,
+            Source::Pods,
+            |pod| Event::Pod(Box::new(pod)),
+            |namespace, name| Event::PodGone(namespace.into(), name.into()),
+        )
+    }));
+    let services = Watcher::new(client.clone(), Scope::all(Resource::SERVICES));
+    tasks.spawn(services.forward(sender.clone(), |event| {
+        input(
+            event,
+            Source::Services,
+            |service| Event::Service(Box::new(service)),
+            |namespace, name| Event::ServiceGone(pointsman_slices::ServiceKey::new(namespace, name)),
+        )
+    }));
+    let nodes = Watcher::new(client.clone(), Scope::all(Resource::NODES));
+    tasks.spawn(nodes.forward(sender.clone(), |event| {
+        input(
+            event,
+            Source::Nodes,
+            |node| Event::Node(Box::new(node)),
+            |_, name| Event::NodeGone(name.into()),
+        )
+    }));
+    let slices = Watcher::new(client.clone(), Scope::all(Resource::ENDPOINT_SLICES));
+    tasks.spawn(slices.forward(sender.clone(), |event| {
+        input(
+            event,
+            Source::Slices,
+            |slice| Event::Slice(Box::new(slice)),
+            |namespace, name| Event::SliceGone(namespace.into(), name.into()),
+        )
+    }));
+    if context.config.loops.runs(Loop::Endpoints) {
+        sources.insert(Source::Endpoints);
+        let endpoints = Watcher::new(client.clone(), Scope::all(Resource::ENDPOINTS));
+        tasks.spawn(endpoints.forward(sender, |event| match event {
+            Seen::Init => None,
+            Seen::Applied { key, object, .. } => Some(Input::Endpoints(key, Box::new(object))),
+            Seen::Deleted(key) => Some(Input::EndpointsGone(key)),
+            Seen::Synced(_) => Some(Input::Listed(Source::Endpoints)),
+        }));
+    }
+    (tasks, sources)
+}
+
+fn input<T>(
+    event: Seen<T>,
+    source: Source,
+    applied: impl Fn(T) -> Event,
+    gone: impl Fn(&str, &str) -> Event,
+) -> Option<Input> {
+    match event {
+        Seen::Init => None,
+        Seen::Applied { object, .. } => Some(Input::Event(applied(object))),
+        Seen::Deleted(key) => Some(Input::Event(gone(key.namespace(), key.name()))),
+        Seen::Synced(_) => Some(Input::Listed(source)),
+    }
+}
+
+/// The one task's state.
+struct Owner {
+    controller: Controller,
+    writers: Writers<Sent>,
+    client: Client,
+    recorder: Recorder,
+    metrics: Metrics,
+    /// Whether slices are written; without that their cache only serves the classic loop.
+    writes_slices: bool,
+    classic: Option<Classic>,
+    /// Sources whose first list is not complete.
+    missing: BTreeSet<Source>,
+    ready: tokio::sync::watch::Sender<bool>,
+    start: Instant,
+}
+
+impl Owner {
+    fn new(context: Context, sources: BTreeSet<Source>) -> Self {
+        let config = &context.config;
+        let mut controller = Controller::new(config.slices, config.slice_pace, context.former);
+        let classic = config.loops.runs(Loop::Endpoints).then(|| {
+            controller.keep_touched();
+            Classic::new(context.client.clone(), config.slice_pace, config.endpoint_writers)
+        });
+        let mut metrics = context.metrics.slices;
+        metrics.reset();
+        Self {
+            controller,
+            writes_slices: config.loops.runs(Loop::EndpointSlices),
+            classic,
+            missing: sources,
+            writers: Writers::new(config.slice_writers),
+            client: context.client,
+            recorder: context.recorder,
+            metrics,
+            ready: context.ready,
+            start: Instant::now(),
+        }
+    }
+
+    fn now(&self) -> Now {
+        let since = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        Now {
+            moment: Moment::from_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX)),
+            tick: self.start.elapsed(),
+        }
+    }
+
+    fn take(&mut self, input: Input) {
+        match input {
+            Input::Event(event) => {
+                if let Event::ServiceGone(key) = &event {
+                    self.metrics.forget(key);
+                }
+                let now = self.now();
+                self.controller.observe(event, now);
+                if let Some(classic) = &mut self.classic {
+                    let touched = self.controller.take_touched();
+                    classic.touched(self.controller.index(), touched, now);
+                }
+            }
+            Input::Endpoints(key, endpoints) => {
+                let now = self.now();
+                if let Some(classic) = &mut self.classic {
+                    classic.seen(&key, *endpoints, now);
+                }
+            }
+            Input::EndpointsGone(key) => {
+                let now = self.now();
+                if let Some(classic) = &mut self.classic {
+                    classic.gone(&key, now);
+                }
+            }
+            Input::Listed(source) => {
+                if self.missing.remove(&source) && self.missing.is_empty() {
+                    self.all_listed();
+                }
+            }
+        }
+    }
+
+    fn all_listed(&mut self) {
+        let now = self.now();
+        let index = self.controller.index();
+        let (pods, services) = (index.pod_count(), index.services().count());
+        tracing::info!(pods, services, "endpoints: first lists are complete");
+        self.controller.observe(Event::Listed, now);
+        if let Some(classic) = &mut self.classic {
+            classic.listed(self.controller.index(), now);
+        }
+        self.ready.send_replace(true);
+    }
+
+    /// When a batch period or a wait after a failure is over.
+    fn wake_at(&self) -> Option<Instant> {
+        let slices = self
+            .controller
+            .wake_at()
+            .filter(|_| self.writes_slices && self.writers.has_room());
+        let classic = self.classic.as_ref().and_then(Classic::wake_at);
+        let first = slices
+            .into_iter()
+            .chain(classic)
+            .min()
+            .filter(|_| self.missing.is_empty());
+        first.map(|tick| self.start + tick)
+    }
+
+    fn finish_classic(&mut self, done: classic::Done) {
+        let now = self.now();
+        if let Some(classic) = &mut self.classic {
+            classic.finish(done, now);
+        }
+    }
+
+    fn start_jobs(&mut self) {
+        let now = self.now();
+        if let Some(classic) = &mut self.classic {
+            classic.start(self.controller.index(), now);
+        }
+        while self.writes_slices && self.writers.has_room() {
+            let now = self.now();
+            let (job, steps) = self.controller.next(now);
+            for (key, step) in steps {
+                if step == Step::Stale {
+                    tracing::debug!(service = %key, "the cache lacks our own last write");
+                    self.metrics.stale();
+                }
+            }
+            let Some(job) = job else { return };
+            if job.plan.is_empty() {
+                let nothing = Sent {
+                    job: Arc::new(job),
+                    written: Vec::new(),
+                    error: None,
+                };
+                self.finish(nothing);
+                continue;
+            }
+            self.writers.start(send(self.client.clone(), Arc::new(job)));
+        }
+    }
+
+    fn finish(&mut self, sent: Sent) {
+        let Sent { job, written, error } = sent;
+        let service = self.controller.index().service(&job.key).cloned();
+        self.controller.finish(&job, &written, self.now());
+        self.metrics
+            .synced(&job, service.as_deref(), written.len(), error.is_some());
+        if let Some(service) = &service {
+            self.tell(service, &job, error.as_ref());
+        }
+        self.metrics.backlog(self.controller.backlog());
+    }
+
+    /// Lets the Service's owner know what they should know.
+    fn tell(&self, service: &Service, job: &Job, error: Option<&ApiError>) {
+        match error {
+            // Somebody else wrote in between, or the namespace goes away: the next look settles it.
+            Some(ApiError::Conflict(_) | ApiError::NotFound(_) | ApiError::NamespaceTerminating(_)) => {
+                tracing::debug!(service = %job.key, error = ?error, "slices are written again");
+            }
+            Some(error) => {
+                tracing::warn!(service = %job.key, %error, "slices could not be written");
+                let message = format!("Error updating Endpoint Slices for Service {}: {error}", job.key);
+                self.record(
+                    service,
+                    Severity::Warning,
+                    "FailedToUpdateEndpointSlices",
+                    message,
+                );
+            }
+            None => {}
+        }
+        for pod in &job.plan.skipped_pods {
+            tracing::debug!(service = %job.key, pod = %pod, "a pod is left out: its node is not known");
+        }
+        use pointsman_slices::hints::HintEvent;
+        for event in &job.plan.events {
+            let severity = match event {
+                HintEvent::Enabled(_) if !job.hints_enabled => continue,
+                HintEvent::Enabled(_) => Severity::Normal,
+                HintEvent::Disabled(..) => Severity::Warning,
+            };
+            self.record(service, severity, event.reason(), event.message());
+        }
+    }
+
+    fn record(&self, service: &Service, severity: Severity, reason: &str, message: String) {
+        self.recorder.record(News {
+            subject: Subject {
+                api_version: "v1".into(),
+                kind: "Service".into(),
+                namespace: service.key.namespace.to_string(),
+                name: service.key.name.to_string(),
+                uid: service.uid.to_string(),
+            },
+            severity,
+            reason: reason.into(),
+            message,
+        });
+    }
+}

@@ -1,0 +1,194 @@
+//! When do loops start and stop?
+
+use crate::config::{Config, Leadership};
+use crate::endpoint_slices;
+use crate::loops::Loop;
+use crate::serve;
+use crate::workloads;
+use pointsman_api_client::election::{Election, Role};
+use pointsman_api_client::events::Recorder;
+use pointsman_api_client::{Client, ConnectError, connect};
+use pointsman_slices::Moment;
+use pointsman_telemetry::{BuildInfo, Definition, Gauge, Registry, register_process};
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// How long writes under way get at the end.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// Why a process that runs loops gave up.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// There is no usable configuration of the connection.
+    #[error("no connection to an API server can be set up")]
+    Connect(#[from] ConnectError),
+    /// Health and metrics cannot be served.
+    #[error("listening for metrics on {address}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Times of leader election that would allow two leaders.
+    #[error("leader election: {0}")]
+    Terms(&'static str),
+    /// A loop ended by a fault of ours.
+    #[error("a loop ended unexpectedly")]
+    LoopEnded,
+}
+
+/// What every loop is given.
+#[derive(Clone)]
+pub(crate) struct Context {
+    pub client: Client,
+    pub recorder: Recorder,
+    pub config: Config,
+    pub metrics: Metrics,
+    /// Last sign of life of the former leader.
+    pub former: Option<Moment>,
+    pub ready: watch::Sender<bool>,
+    pub stop: watch::Receiver<bool>,
+}
+
+/// The metrics of all loops; they outlive a leadership.
+#[derive(Clone)]
+pub(crate) struct Metrics {
+    pub slices: endpoint_slices::Metrics,
+}
+
+/// Runs until `stop` turns true. Metrics go to `registry`, which is also served.
+pub async fn run(config: Config, registry: Registry, stop: watch::Receiver<bool>) -> Result<(), RunError> {
+    let client = connect::connect(&config.source, "pointsman-controllers").await?;
+    register_process(
+        &registry,
+        BuildInfo {
+            version: env!("CARGO_PKG_VERSION"),
+            revision: "",
+            role: "controllers",
+        },
+    );
+    let leads = registry.gauge(Definition::new(
+        "leader_election_master_status",
+        "Whether this process leads: 1 if it does.",
+    ));
+    let (ready, is_ready) = watch::channel(false);
+    let mut side = JoinSet::new();
+    if let Some(address) = config.metrics_listen {
+        let listener = TcpListener::bind(address)
+            .await
+            .map_err(|source| RunError::Listen { address, source })?;
+        let address = listener.local_addr().unwrap_or(address);
+        tracing::info!(%address, "serving health and metrics");
+        side.spawn(serve::serve(listener, registry.clone(), is_ready));
+    }
+    let (recorder, writing_events) = Recorder::new(client.clone(), "pointsman-controllers");
+    side.spawn(writing_events);
+    let metrics = Metrics {
+        slices: endpoint_slices::Metrics::new(&registry),
+    };
+    let context = Context {
+        client,
+        recorder,
+        config,
+        metrics,
+        former: None,
+        ready,
+        stop,
+    };
+    match context.config.leadership.clone() {
+        None => {
+            leads.set(1.0);
+            run_loops(context).await
+        }
+        Some(leadership) => run_elected(context, leadership, leads).await,
+    }
+}
+
+async fn run_elected(mut context: Context, leadership: Leadership, leads: Gauge) -> Result<(), RunError> {
+    leadership.terms.check().map_err(RunError::Terms)?;
+    let Leadership {
+        namespace,
+        name,
+        terms,
+    } = leadership;
+    let (tell, mut role) = watch::channel(Role::Waiting { leader: None });
+    // The lease is given back only when the loops are done.
+    let (end, ended) = watch::channel(false);
+    let election = Election::new(context.client.clone(), &namespace, &name, terms);
+    let election = tokio::spawn(election.run(tell, ended));
+    let mut stop = context.stop.clone();
+    // A replica that waits for its turn is healthy.
+    context.ready.send_replace(true);
+    let outcome = loop {
+        let leading = tokio::select! {
+            role = role.wait_for(Role::leads) => role.map(|role| role.clone()),
+            _ = stop.wait_for(|stop| *stop) => break Ok(()),
+        };
+        let Ok(Role::Leading { former }) = leading else {
+            break Err(RunError::LoopEnded);
+        };
+        leads.set(1.0);
+        context.ready.send_replace(false);
+        context.former = former.map(|at| Moment::from_micros(at.as_microsecond()));
+        let outcome = tokio::select! {
+            outcome = run_loops(context.clone()) => Some(outcome),
+            // Dropping the loops ends them and their writes at once: somebody else may lead already.
+            _ = role.wait_for(|role| !role.leads()) => None,
+        };
+        leads.set(0.0);
+        context.ready.send_replace(true);
+        match outcome {
+            Some(outcome) => break outcome,
+            None => tracing::warn!("loops stopped with the end of leadership"),
+        }
+    };
+    end.send_replace(true);
+    let _ = election.await;
+    outcome
+}
+
+/// Runs the loops until they are asked to stop; ends them when dropped.
+async fn run_loops(context: Context) -> Result<(), RunError> {
+    let mut tasks: JoinSet<()> = JoinSet::new();
+    let names: Vec<&str> = context.config.loops.iter().map(Loop::name).collect();
+    tracing::info!(loops = names.join(","), "starting loops");
+    let loops = &context.config.loops;
+    let endpoints = loops.runs(Loop::EndpointSlices) || loops.runs(Loop::Endpoints);
+    if endpoints {
+        tasks.spawn(endpoint_slices::run(context.clone()));
+    } else {
+        context.ready.send_replace(true);
+    }
+    if workloads::wanted(&context) {
+        tasks.spawn(workloads::run(context.clone()));
+    }
+    let mut stop = context.stop.clone();
+    if tasks.is_empty() {
+        let _ = stop.wait_for(|stop| *stop).await;
+        return Ok(());
+    }
+    let ended = tokio::select! {
+        ended = tasks.join_next() => ended,
+        _ = stop.wait_for(|stop| *stop) => None,
+    };
+    if let Some(ended) = ended
+        && !*stop.borrow()
+    {
+        if let Err(error) = ended {
+            tracing::error!(%error, "a loop ended unexpectedly");
+        }
+        return Err(RunError::LoopEnded);
+    }
+    let drained = tokio::time::timeout(DRAIN, async { while tasks.join_next().await.is_some() {} });
+    if drained.await.is_err() {
+        tracing::warn!("writes were still under way at the end");
+    }
+    Ok(())
+}

@@ -1,0 +1,246 @@
+//! How do Deployments roll their ReplicaSets?
+
+use super::store::{Change, Store, key_of};
+use super::write::{Answer, subject};
+use super::{Edge, Now};
+use crate::writer::Writers;
+use pointsman_api_client::events::Severity;
+use pointsman_api_client::{ApiError, DeleteOptions, ObjectKey, Patch, Resource};
+use pointsman_slices::queue::{Outcome, Pace, WorkQueue};
+use pointsman_workloads::deployment::{Deployment, DeploymentPlan, REVISION_ANNOTATION, plan};
+use pointsman_workloads::meta::OwnerReference;
+use pointsman_workloads::pod::Pod;
+use pointsman_workloads::replicaset::ReplicaSet;
+use pointsman_workloads::template;
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The Deployment loop's state.
+pub(super) struct Deployments {
+    edge: Edge,
+    on: bool,
+    queue: WorkQueue<ObjectKey>,
+    pub writers: Writers<Done>,
+}
+
+/// What became of one step.
+pub(super) struct Done {
+    key: ObjectKey,
+    failure: Option<ApiError>,
+}
+
+impl Deployments {
+    pub fn new(edge: Edge, on: bool, writers: usize) -> Self {
+        Self {
+            edge,
+            on,
+            queue: WorkQueue::new(Pace::default()),
+            writers: Writers::new(writers),
+        }
+    }
+
+    pub fn wake_at(&self) -> Option<std::time::Duration> {
+        self.queue.wake_at().filter(|_| self.writers.has_room())
+    }
+
+    /// Finds out whose work an event is.
+    pub fn observe(&mut self, store: &Store, change: &Change, now: Now) {
+        if !self.on {
+            return;
+        }
+        match change {
+            Change::Deployment(key) => self.queue.add(key, now.tick),
+            Change::Set { old, new, .. } => {
+                for set in old.iter().chain(new) {
+                    self.add_owner(store, set, now);
+                }
+            }
+            // A Deployment that recreates waits for the last old pod to be gone.
+            Change::Pod {
+                old: Some(pod), new, ..
+            } if new.as_ref().is_none_or(|new| new.finished()) => {
+                let set = pod.controller_uid().and_then(|uid| store.set_with_uid(uid));
+                if let Some(set) = set.cloned() {
+                    self.add_owner(store, &set, now);
+                }
+            }
+            Change::Pod { .. } | Change::Node => {}
+        }
+    }
+
+    fn add_owner(&mut self, store: &Store, set: &ReplicaSet, now: Now) {
+        match set.metadata.controller() {
+            Some(owner) => {
+                if let Some(key) = store.deployment_with_uid(&owner.uid) {
+                    self.queue.add(key, now.tick);
+                }
+            }
+            None => {
+                for (key, deployment) in store.deployments_in(&set.metadata.namespace) {
+                    if deployment.spec.selector.matches(&set.metadata.labels) {
+                        self.queue.add(key, now.tick);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Starts as many steps as there is room for.
+    pub fn start(&mut self, store: &Store, now: Now) {
+        while self.writers.has_room()
+            && let Some(key) = self.queue.next(now.tick)
+        {
+            let Some(deployment) = store.deployment(&key) else {
+                self.queue.finish(&key, Outcome::Done, now.tick);
+                continue;
+            };
+            let plan = plan_for(store, deployment, now);
+            if plan.is_empty() {
+                self.queue.finish(&key, Outcome::Done, now.tick);
+            } else {
+                let step = carry_out(self.edge.clone(), deployment.clone(), plan.clone());
+                self.writers.start(async move {
+                    Done {
+                        key,
+                        failure: step.await.err(),
+                    }
+                });
+            }
+            if let Some(at) = plan.look_again {
+                self.queue
+                    .add_at(&key_of(&deployment.metadata), now.tick_at(at), now.tick);
+            }
+        }
+    }
+
+    /// Takes back a step.
+    pub fn finish(&mut self, done: Done, now: Now) {
+        let outcome = match &done.failure {
+            None | Some(ApiError::NamespaceTerminating(_)) => Outcome::Done,
+            Some(error) => {
+                tracing::debug!(deployment = %done.key, %error, "tried again");
+                Outcome::Retry
+            }
+        };
+        self.queue.finish(&done.key, outcome, now.tick);
+    }
+}
+
+fn plan_for(store: &Store, deployment: &Deployment, now: Now) -> DeploymentPlan {
+    let uid = &deployment.metadata.uid;
+    // Sets of other controllers are none of our business, whatever their labels.
+    let ours = |set: &&ReplicaSet| set.metadata.controller().is_none_or(|owner| owner.uid == *uid);
+    let sets = store
+        .sets_in(&deployment.metadata.namespace)
+        .map(|(_, set)| &**set);
+    let sets: Vec<&ReplicaSet> = sets.filter(ours).collect();
+    let alive = |set: &&ReplicaSet| {
+        let pods = store
+            .pods_of(&set.metadata.uid)
+            .filter(|pod: &&Pod| !pod.finished());
+        (set.metadata.uid.clone(), pods.count())
+    };
+    let pods: HashMap<String, usize> = sets.iter().map(alive).collect();
+    plan(deployment, &sets, &pods, now.wall)
+}
+
+async fn carry_out(edge: Edge, deployment: Arc<Deployment>, plan: DeploymentPlan) -> Result<(), ApiError> {
+    let metadata = &deployment.metadata;
+    let namespace = metadata.namespace.as_str();
+    let about = subject("apps/v1", "Deployment", metadata);
+    claim(&edge, &deployment, &plan).await?;
+    if let Some(set) = &plan.create {
+        create(&edge, &deployment, set).await.inspect_err(|error| {
+            if !matches!(
+                error,
+                ApiError::NamespaceTerminating(_) | ApiError::AlreadyExists(_)
+            ) {
+                let message = format!("Failed to create new replica set: {error}");
+                edge.tell(&about, Severity::Warning, "ReplicaSetCreateError", message);
+            }
+        })?;
+    }
+    let sets = edge.client.api(Resource::REPLICA_SETS, Some(namespace));
+    for patch in &plan.patch {
+        let body = Patch::Merge(patch.body().to_string().into_bytes());
+        sets.patch::<IgnoredAny>(&patch.name, body).await?;
+    }
+    for message in &plan.scaling_events {
+        edge.tell(&about, Severity::Normal, "ScalingReplicaSet", message.clone());
+    }
+    for (name, uid) in &plan.delete {
+        let options = DeleteOptions::of(uid);
+        edge.delete(Resource::REPLICA_SETS, namespace, name, &options)
+            .await?;
+    }
+    if let Some(status) = &plan.status {
+        let status = serde_json::to_value(status).expect("a status always serializes");
+        edge.write_status(Resource::DEPLOYMENTS, metadata, status).await?;
+    }
+    if let Some(revision) = &plan.revision {
+        let patch =
+            json!({ "metadata": { "uid": metadata.uid, "annotations": { REVISION_ANNOTATION: revision } } });
+        let api = edge.client.api(Resource::DEPLOYMENTS, Some(namespace));
+        let patch = Patch::Merge(patch.to_string().into_bytes());
+        api.patch::<IgnoredAny>(&metadata.name, patch).await?;
+    }
+    Ok(())
+}
+
+async fn claim(edge: &Edge, deployment: &Deployment, plan: &DeploymentPlan) -> Result<(), ApiError> {
+    let metadata = &deployment.metadata;
+    if !plan.adopt.is_empty() {
+        // The cache may not know yet that the Deployment is being deleted or another by now.
+        let api = edge.client.api(Resource::DEPLOYMENTS, Some(&metadata.namespace));
+        let fresh: Deployment = api.get(&metadata.name).await?;
+        if fresh.metadata.uid != metadata.uid || fresh.metadata.deleting() {
+            return Ok(());
+        }
+    }
+    let owner = OwnerReference {
+        api_version: "apps/v1".into(),
+        kind: "Deployment".into(),
+        name: metadata.name.clone(),
+        uid: metadata.uid.clone(),
+        controller: true,
+        block_owner_deletion: true,
+    };
+    for set in &plan.adopt {
+        edge.adopt(Resource::REPLICA_SETS, &metadata.namespace, set, &owner)
+            .await?;
+    }
+    for set in &plan.release {
+        edge.release(Resource::REPLICA_SETS, &metadata.namespace, set, &metadata.uid)
+            .await?;
+    }
+    Ok(())
+}
+
+/// Creates a ReplicaSet. Its name comes from the template, so one of that name is either ours already,
+/// made a moment ago, or a stranger's: then the next attempt uses another name.
+async fn create(edge: &Edge, deployment: &Deployment, set: &Value) -> Result<(), ApiError> {
+    let metadata = &deployment.metadata;
+    let api = edge.client.api(Resource::REPLICA_SETS, Some(&metadata.namespace));
+    let taken = match api.create::<Answer>(set.to_string().into_bytes()).await {
+        Ok(_) => return Ok(()),
+        Err(ApiError::AlreadyExists(status)) => status,
+        Err(error) => return Err(error),
+    };
+    let name = set
+        .pointer("/metadata/name")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let found: ReplicaSet = api.get(name).await?;
+    let ours = found
+        .metadata
+        .controller()
+        .is_some_and(|owner| owner.uid == metadata.uid);
+    if ours && template::same(&found.spec.template, &deployment.spec.template) {
+        return Ok(());
+    }
+    let status = serde_json::to_value(deployment.collided()).expect("a status always serializes");
+    edge.write_status(Resource::DEPLOYMENTS, metadata, status).await?;
+    Err(ApiError::AlreadyExists(taken))
+}

@@ -1,0 +1,289 @@
+//! What do the workload loops know?
+
+use super::Now;
+use pointsman_api_client::ObjectKey;
+use pointsman_workloads::Timestamp;
+use pointsman_workloads::deployment::Deployment;
+use pointsman_workloads::meta::Metadata;
+use pointsman_workloads::pod::Pod;
+use pointsman_workloads::replicaset::ReplicaSet;
+use pointsman_workloads::scheduler::Node;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use tokio::time::Instant;
+
+/// What an event did to the cache.
+#[derive(Clone, Debug)]
+pub(super) enum Change {
+    Pod {
+        key: ObjectKey,
+        old: Option<Arc<Pod>>,
+        new: Option<Arc<Pod>>,
+    },
+    Set {
+        key: ObjectKey,
+        old: Option<Arc<ReplicaSet>>,
+        new: Option<Arc<ReplicaSet>>,
+    },
+    Deployment(ObjectKey),
+    Node,
+}
+
+/// Everything that is cached, with the look-ups that loops need.
+#[derive(Debug)]
+pub(super) struct Store {
+    start: Instant,
+    pods: BTreeMap<ObjectKey, Arc<Pod>>,
+    /// Pods by the uid of the object that controls them.
+    pods_of: HashMap<Box<str>, BTreeSet<ObjectKey>>,
+    /// Pods that nobody controls, by namespace.
+    orphans: HashMap<Box<str>, BTreeSet<ObjectKey>>,
+    nodes: BTreeMap<String, Arc<Node>>,
+    sets: BTreeMap<ObjectKey, Arc<ReplicaSet>>,
+    set_keys: HashMap<String, ObjectKey>,
+    deployments: BTreeMap<ObjectKey, Arc<Deployment>>,
+    deployment_keys: HashMap<String, ObjectKey>,
+}
+
+impl Store {
+    pub fn new(start: Instant) -> Self {
+        Self {
+            start,
+            pods: BTreeMap::new(),
+            pods_of: HashMap::new(),
+            orphans: HashMap::new(),
+            nodes: BTreeMap::new(),
+            sets: BTreeMap::new(),
+            set_keys: HashMap::new(),
+            deployments: BTreeMap::new(),
+            deployment_keys: HashMap::new(),
+        }
+    }
+
+    pub fn now(&self) -> Now {
+        Now {
+            tick: self.start.elapsed(),
+            wall: Timestamp::now(),
+        }
+    }
+
+    pub fn apply_pod(&mut self, pod: Pod) -> Change {
+        let key = ObjectKey::new(&pod.metadata.namespace, &pod.metadata.name);
+        let old = self.unfile_pod(&key);
+        let pod = Arc::new(pod);
+        let place = match pod.controller_uid() {
+            Some(uid) => self.pods_of.entry(uid.into()),
+            None => self.orphans.entry(pod.metadata.namespace.clone()),
+        };
+        place.or_default().insert(key.clone());
+        self.pods.insert(key.clone(), pod.clone());
+        Change::Pod {
+            key,
+            old,
+            new: Some(pod),
+        }
+    }
+
+    pub fn remove_pod(&mut self, key: &ObjectKey) -> Change {
+        Change::Pod {
+            key: key.clone(),
+            old: self.unfile_pod(key),
+            new: None,
+        }
+    }
+
+    fn unfile_pod(&mut self, key: &ObjectKey) -> Option<Arc<Pod>> {
+        let old = self.pods.remove(key)?;
+        let (index, place): (_, &str) = match old.controller_uid() {
+            Some(uid) => (&mut self.pods_of, uid),
+            None => (&mut self.orphans, &old.metadata.namespace),
+        };
+        if let Some(keys) = index.get_mut(place) {
+            keys.remove(key);
+            if keys.is_empty() {
+                index.remove(place);
+            }
+        }
+        Some(old)
+    }
+
+    pub fn apply_node(&mut self, node: Node) -> Change {
+        self.nodes.insert(node.metadata.name.clone(), Arc::new(node));
+        Change::Node
+    }
+
+    pub fn remove_node(&mut self, name: &str) -> Change {
+        self.nodes.remove(name);
+        Change::Node
+    }
+
+    pub fn apply_set(&mut self, set: ReplicaSet) -> Change {
+        let key = key_of(&set.metadata);
+        let set = Arc::new(set);
+        let old = self.sets.insert(key.clone(), set.clone());
+        if let Some(old) = &old {
+            self.set_keys.remove(&old.metadata.uid);
+        }
+        self.set_keys.insert(set.metadata.uid.clone(), key.clone());
+        Change::Set {
+            key,
+            old,
+            new: Some(set),
+        }
+    }
+
+    pub fn remove_set(&mut self, key: &ObjectKey) -> Change {
+        let old = self.sets.remove(key);
+        if let Some(old) = &old {
+            self.set_keys.remove(&old.metadata.uid);
+        }
+        Change::Set {
+            key: key.clone(),
+            old,
+            new: None,
+        }
+    }
+
+    pub fn apply_deployment(&mut self, deployment: Deployment) -> Change {
+        let key = key_of(&deployment.metadata);
+        let uid = deployment.metadata.uid.clone();
+        let old = self.deployments.insert(key.clone(), Arc::new(deployment));
+        if let Some(old) = &old {
+            self.deployment_keys.remove(&old.metadata.uid);
+        }
+        self.deployment_keys.insert(uid, key.clone());
+        Change::Deployment(key)
+    }
+
+    pub fn remove_deployment(&mut self, key: &ObjectKey) -> Change {
+        let old = self.deployments.remove(key);
+        if let Some(old) = &old {
+            self.deployment_keys.remove(&old.metadata.uid);
+        }
+        Change::Deployment(key.clone())
+    }
+
+    pub fn pod(&self, key: &ObjectKey) -> Option<&Arc<Pod>> {
+        self.pods.get(key)
+    }
+
+    pub fn pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
+        self.pods.values()
+    }
+
+    /// Pods that the object with this uid controls.
+    pub fn pods_of(&self, uid: &str) -> impl Iterator<Item = &Pod> {
+        let keys = self.pods_of.get(uid).into_iter().flatten();
+        keys.filter_map(|key| self.pods.get(key)).map(|pod| &**pod)
+    }
+
+    /// Pods of a namespace that nobody controls.
+    pub fn orphans(&self, namespace: &str) -> impl Iterator<Item = &Pod> {
+        let keys = self.orphans.get(namespace).into_iter().flatten();
+        keys.filter_map(|key| self.pods.get(key)).map(|pod| &**pod)
+    }
+
+    pub fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.values().map(|node| &**node)
+    }
+
+    pub fn set(&self, key: &ObjectKey) -> Option<&Arc<ReplicaSet>> {
+        self.sets.get(key)
+    }
+
+    pub fn set_with_uid(&self, uid: &str) -> Option<&Arc<ReplicaSet>> {
+        self.sets.get(self.set_keys.get(uid)?)
+    }
+
+    /// ReplicaSets of a namespace, in order of name.
+    pub fn sets_in<'a>(
+        &'a self,
+        namespace: &'a str,
+    ) -> impl Iterator<Item = (&'a ObjectKey, &'a Arc<ReplicaSet>)> {
+        in_namespace(&self.sets, namespace)
+    }
+
+    pub fn deployment(&self, key: &ObjectKey) -> Option<&Arc<Deployment>> {
+        self.deployments.get(key)
+    }
+
+    pub fn deployment_with_uid(&self, uid: &str) -> Option<&ObjectKey> {
+        self.deployment_keys.get(uid)
+    }
+
+    /// Deployments of a namespace, in order of name.
+    pub fn deployments_in<'a>(
+        &'a self,
+        namespace: &'a str,
+    ) -> impl Iterator<Item = (&'a ObjectKey, &'a Arc<Deployment>)> {
+        in_namespace(&self.deployments, namespace)
+    }
+}
+
+/// The key of an object.
+pub(super) fn key_of(metadata: &Metadata) -> ObjectKey {
+    ObjectKey::new(&metadata.namespace, &metadata.name)
+}
+
+fn in_namespace<'a, T>(
+    objects: &'a BTreeMap<ObjectKey, T>,
+    namespace: &'a str,
+) -> impl Iterator<Item = (&'a ObjectKey, &'a T)> {
+    objects
+        .range(ObjectKey::new(namespace, "")..)
+        .take_while(move |(key, _)| key.namespace() == namespace)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(name: &str, owner: Option<&str>) -> Pod {
+        let owners = owner.map(|uid| json!({ "uid": uid, "controller": true }));
+        let owners: Vec<_> = owners.into_iter().collect();
+        serde_json::from_value(json!({
+            "metadata": { "namespace": "ns", "name": name, "uid": name, "ownerReferences": owners },
+        }))
+        .unwrap()
+    }
+
+    #[tokio::test]
+    async fn pods_are_found_by_their_owner_through_adoption_and_release() {
+        let mut store = Store::new(Instant::now());
+        let names = |store: &Store| {
+            let mine: Vec<String> = store
+                .pods_of("rs")
+                .map(|pod| pod.metadata.name.to_string())
+                .collect();
+            let orphans: Vec<String> = store
+                .orphans("ns")
+                .map(|pod| pod.metadata.name.to_string())
+                .collect();
+            (mine.join(","), orphans.join(","))
+        };
+        store.apply_pod(pod("a", None));
+        store.apply_pod(pod("b", Some("rs")));
+        assert_eq!(names(&store), ("b".into(), "a".into()));
+        store.apply_pod(pod("a", Some("rs")));
+        store.apply_pod(pod("b", None));
+        assert_eq!(names(&store), ("a".into(), "b".into()));
+        store.remove_pod(&ObjectKey::new("ns", "a"));
+        assert_eq!(names(&store), ("".into(), "b".into()));
+    }
+
+    #[tokio::test]
+    async fn namespaces_that_share_a_prefix_are_kept_apart() {
+        let mut store = Store::new(Instant::now());
+        for (namespace, name) in [("a", "x"), ("a-b", "y"), ("ab", "z")] {
+            store.apply_set(
+                serde_json::from_value(
+                    json!({ "metadata": { "namespace": namespace, "name": name, "uid": name } }),
+                )
+                .unwrap(),
+            );
+        }
+        let found: Vec<&str> = store.sets_in("a").map(|(key, _)| key.name()).collect();
+        assert_eq!(found, ["x"]);
+    }
+}
