@@ -19,7 +19,7 @@ use pointsman_model::{
 
 use crate::claims::Claims;
 use crate::programmer::Recovery;
-use crate::select::Viewpoint;
+use crate::select::{Judgement, Needs, Viewpoint, judge};
 use crate::state::{ExternalIps, ServiceState, merge};
 use crate::trigger::{Trigger, TriggerTime};
 
@@ -398,6 +398,24 @@ impl<A: Address> Index<A> {
             .find(|port| port.name == name.port && port.protocol == name.protocol);
         port.map(|port| merge(port, self.slices_of(entry)))
             .unwrap_or_default()
+    }
+
+    /// All endpoints of a Service port with what this node thinks of each.
+    pub fn judged(&self, name: &ServicePortName) -> Vec<(Endpoint<A>, Judgement)> {
+        let service = self
+            .entries
+            .get(&name.service)
+            .and_then(|entry| entry.service.as_deref());
+        let port = service.and_then(|service| {
+            let mut ports = service.ports.iter();
+            ports.find(|port| port.name == name.port && port.protocol == name.protocol)
+        });
+        let (Some(service), Some(port)) = (service, port) else {
+            return Vec::new();
+        };
+        let endpoints = self.endpoints(name);
+        let judgements = judge(&endpoints, Needs::of(service, port), &self.viewpoint);
+        endpoints.into_iter().zip(judgements).collect()
     }
 
     /// Where this node looks from.

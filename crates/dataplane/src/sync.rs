@@ -36,6 +36,8 @@ pub struct Synchroniser<A> {
     health_checks: BTreeMap<ServiceName, HealthCheck>,
     tally: Tally,
     started: Option<Instant>,
+    last_full: Option<Instant>,
+    full_after: Duration,
 }
 
 /// How often what happened.
@@ -90,6 +92,8 @@ impl<A: Address> Synchroniser<A> {
             health_checks: BTreeMap::new(),
             tally: Tally::default(),
             started: None,
+            last_full: None,
+            full_after: intervals.longest,
         }
     }
 
@@ -129,6 +133,13 @@ impl<A: Address> Synchroniser<A> {
         if self.next(now) != Next::Run {
             return None;
         }
+        // Somebody may have changed rules in a way that no partial sync would notice.
+        if self
+            .last_full
+            .is_some_and(|last| now.saturating_duration_since(last) >= self.full_after)
+        {
+            self.index.force_full();
+        }
         self.schedule.started();
         self.started = Some(now);
         Some(self.index.checkout())
@@ -156,7 +167,10 @@ impl<A: Address> Synchroniser<A> {
         self.schedule.succeeded(now);
         self.health.updated(started, now);
         match scope {
-            Scope::Full => self.tally.full += 1,
+            Scope::Full => {
+                self.tally.full += 1;
+                self.last_full = Some(now);
+            }
             Scope::Partial => self.tally.partial += 1,
         }
         Outcome::Done(Box::new(Done {

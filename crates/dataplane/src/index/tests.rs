@@ -249,6 +249,29 @@ fn a_list_drops_what_it_does_not_name() {
 }
 
 #[test]
+fn every_endpoint_can_be_asked_about() {
+    let mut index = index();
+    index.fold_service(&name("a"), Some(service("a", 1)), None);
+    index.fold_slice(slice("a-1", "a", &[1, 2]), None, None);
+    let port = service("a", 1).port_name(&service("a", 1).ports[0]);
+    let judged = index.judged(&port);
+    assert_eq!(judged.len(), 2);
+    assert!(
+        judged
+            .iter()
+            .all(|(_, judgement)| judgement.cluster == crate::select::Verdict::Used)
+    );
+    assert!(
+        index
+            .judged(&ServicePortName {
+                service: name("b"),
+                ..port
+            })
+            .is_empty()
+    );
+}
+
+#[test]
 fn a_service_takes_over_what_its_rival_gives_up() {
     let rival = |text, end| {
         let external = pointsman_model::External {

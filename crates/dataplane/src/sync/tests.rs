@@ -165,6 +165,28 @@ fn check_failure(failing: u64, recovery: Recovery) {
 }
 
 #[test]
+fn everything_is_written_again_once_an_hour_and_when_the_rules_are_lost() {
+    let start = Instant::now();
+    let at = |seconds: u64| start + Duration::from_secs(seconds);
+    let mut sync = synchroniser(start);
+    sync.listed(start, Resource::Services);
+    sync.listed(start, Resource::Slices);
+    let mut run = |now, changes: fn(&mut Index<Ipv4Addr>)| {
+        sync.fold(now, changes);
+        let batch = sync.begin(now)?;
+        Some(done(sync.finish(batch, Ok(()), now)).scope)
+    };
+    assert_eq!(run(at(0), |_| {}), Some(Scope::Full));
+    assert_eq!(
+        run(at(10), |index| index.fold_slice(slice(&[1]), None, None)),
+        Some(Scope::Partial)
+    );
+    assert_eq!(run(at(20), Index::force_full), Some(Scope::Full));
+    assert_eq!(run(at(3_619), |_| {}), None);
+    assert_eq!(run(at(3_620), |_| {}), Some(Scope::Full));
+}
+
+#[test]
 fn a_service_that_goes_takes_its_health_check_along() {
     let now = Instant::now();
     let mut sync = synchroniser(now);

@@ -113,6 +113,29 @@ fn adding_and_removing_a_service_costs_the_same_at_any_size() {
 }
 
 #[test]
+fn ten_thousand_endpoints_of_one_service_are_planned_and_one_change_names_two_chains() {
+    let endpoints = |count: usize| {
+        let mut text = String::from("node n1\nservice ns/big 172.30.0.1:80\n");
+        for number in 0..count {
+            text.push_str(&format!(
+                "endpoint ns/big 10.0.{}.{}:8080\n",
+                number / 250,
+                number % 250
+            ));
+        }
+        text
+    };
+    let mut proxy = Proxy::new(&endpoints(10_000));
+    assert_eq!(proxy.planner.ledger().total(Table::Nat), 5 + 1 + 1 + 10_000 * 3);
+    let input = proxy.add(&endpoints(9_999));
+    assert_eq!(
+        input.matches("\n:").count(),
+        2,
+        "the choice among endpoints and the one that goes"
+    );
+}
+
+#[test]
 fn nothing_new_is_an_empty_plan() {
     let mut proxy = Proxy::new(&plain(3, 2));
     assert_eq!(proxy.sync(), "");
