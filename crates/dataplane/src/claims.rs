@@ -96,6 +96,11 @@ impl<A: Address> Claims<A> {
         self.waiting.len()
     }
 
+    /// Packs the map after it was filled in ascending order, which leaves its nodes half empty.
+    pub(crate) fn compact(&mut self) {
+        self.owners = std::mem::take(&mut self.owners).into_iter().collect();
+    }
+
     fn claim(&mut self, at: Destination<A>, claimant: Claimant) -> Option<ServiceName> {
         match self.owners.get_mut(&at) {
             None => {

@@ -61,9 +61,9 @@ impl<A: Address> UdpReview<A> {
     }
 
     fn add(&mut self, view: &PortView<'_, A>) {
-        let answering: BTreeSet<Backend<A>> = view.state.answering.iter().copied().collect();
+        let answering: BTreeSet<Backend<A>> = view.state.answering().iter().copied().collect();
         for (kind, at) in destinations(view.service, view.port) {
-            if view.state.lost.contains(&(kind, at)) {
+            if view.state.lost().contains(&(kind, at)) {
                 continue;
             }
             match at {

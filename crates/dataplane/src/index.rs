@@ -20,8 +20,12 @@ use pointsman_model::{
 use crate::claims::Claims;
 use crate::programmer::Recovery;
 use crate::select::{Judgement, Needs, Viewpoint, judge};
-use crate::state::{ExternalIps, ServiceState, merge};
+use crate::state::{ExternalIps, ServiceState, SliceView, merge};
 use crate::trigger::{Trigger, TriggerTime};
+
+mod records;
+
+use records::{Entry, PortPool, SliceKey, SliceKeys, SliceRecord};
 
 /// Folds changes of one IP family and yields batches. See the module's documentation.
 #[derive(Debug)]
@@ -31,37 +35,16 @@ pub struct Index<A> {
     /// Trigger times up to this moment belong to changes that other programs have already seen.
     started: TriggerTime,
     entries: BTreeMap<ServiceName, Entry<A>>,
-    slices: BTreeMap<SliceName, SliceRecord<A>>,
+    slices: BTreeMap<SliceKey, Box<SliceRecord<A>>>,
+    keys: SliceKeys,
+    pool: PortPool,
     claims: Claims<A>,
-    programmed: BTreeMap<ServiceName, Arc<ServiceState<A>>>,
     dirty: BTreeSet<ServiceName>,
     full: bool,
     triggers: Vec<Trigger>,
     received: Watermark,
     committed: Watermark,
     totals: Totals,
-}
-
-#[derive(Debug)]
-struct Entry<A> {
-    service: Option<Arc<Service<A>>>,
-    slices: Vec<SliceName>,
-}
-
-impl<A> Default for Entry<A> {
-    fn default() -> Self {
-        Self {
-            service: None,
-            slices: Vec::new(),
-        }
-    }
-}
-
-#[derive(Debug)]
-struct SliceRecord<A> {
-    slice: Slice<A>,
-    revision: Option<Revision>,
-    trigger: Option<TriggerTime>,
 }
 
 /// How much of the kernel's state a batch replaces.
@@ -171,8 +154,9 @@ impl<A: Address> Index<A> {
             started,
             entries: BTreeMap::new(),
             slices: BTreeMap::new(),
+            keys: SliceKeys::default(),
+            pool: PortPool::default(),
             claims: Claims::default(),
-            programmed: BTreeMap::new(),
             dirty: BTreeSet::new(),
             full: true,
             triggers: Vec::new(),
@@ -190,31 +174,39 @@ impl<A: Address> Index<A> {
         revision: Option<Revision>,
     ) {
         self.received.services = self.received.services.max(revision);
+        let name = self.known_name(name);
         let entry = self.entries.entry(name.clone()).or_default();
         if entry.service.as_deref() == service.as_ref() {
-            self.forget_if_empty(name);
+            self.forget_if_empty(&name);
             return;
         }
-        let service = service.map(Arc::new);
+        let service = service.map(|service| {
+            Arc::new(Service {
+                name: name.clone(),
+                ports: self.pool.service_ports(service.ports),
+                ..service
+            })
+        });
         let before = std::mem::replace(&mut entry.service, service.clone());
         self.dirty
             .extend(self.claims.replace(before.as_deref(), service.as_deref()));
         self.dirty.insert(name.clone());
-        self.forget_if_empty(name);
+        self.forget_if_empty(&name);
     }
 
     /// Folds an added or changed slice and its trigger time. An unchanged one gives no sample.
     pub fn fold_slice(&mut self, slice: Slice<A>, revision: Option<Revision>, trigger: Option<TriggerTime>) {
         self.received.slices = self.received.slices.max(revision);
-        let known = self.slices.get(&slice.name);
-        let same_content = known.is_some_and(|known| known.slice == slice);
-        let same_object = same_content && known.is_some_and(|known| known.revision == revision);
+        let key = self.keys.of(&slice.name);
+        let known = self.slices.get(&key);
+        let same_content = known.is_some_and(|known| known.holds(&slice));
+        let same_object = same_content && known.is_some_and(|known| known.is_of(revision));
         if same_object {
             return;
         }
         // An update that keeps the annotation was not made by what the annotation speaks of.
-        let fresh =
-            trigger.filter(|at| *at > self.started && known.and_then(|known| known.trigger) != Some(*at));
+        let reported = |at: TriggerTime| known.is_some_and(|known| known.carried(at));
+        let fresh = trigger.filter(|at| *at > self.started && !reported(*at));
         if let Some(at) = fresh {
             self.triggers.push(Trigger {
                 slice: slice.name.clone(),
@@ -223,34 +215,28 @@ impl<A: Address> Index<A> {
             });
         }
         let moved_from = known
-            .map(|known| &known.slice.service)
+            .map(|known| &known.service)
             .filter(|service| **service != slice.service);
         if let Some(old) = moved_from.cloned() {
-            self.detach(&slice.name, &old);
+            self.detach(key, &old);
         }
+        let service = self.known_name(&slice.service);
         if !same_content {
-            self.dirty.insert(slice.service.clone());
+            self.dirty.insert(service.clone());
         }
-        let entry = self.entries.entry(slice.service.clone()).or_default();
-        if !entry.slices.contains(&slice.name) {
-            entry.slices.push(slice.name.clone());
-        }
-        self.slices.insert(
-            slice.name.clone(),
-            SliceRecord {
-                slice,
-                revision,
-                trigger,
-            },
-        );
+        self.entries.entry(service.clone()).or_default().slices.add(key);
+        let ports = self.pool.slice_ports(slice.ports);
+        let record = SliceRecord::new(service, ports, slice.endpoints, revision, trigger);
+        self.slices.insert(key, Box::new(record));
     }
 
     /// Folds the deletion of a slice, which also discards the trigger times it still had to report.
     pub fn remove_slice(&mut self, name: &SliceName, revision: Option<Revision>) {
         self.received.slices = self.received.slices.max(revision);
-        if let Some(gone) = self.slices.remove(name) {
+        let key = self.keys.of(name);
+        if let Some(gone) = self.slices.remove(&key) {
             self.triggers.retain(|trigger| trigger.slice != *name);
-            self.detach(name, &gone.slice.service);
+            self.detach(key, &gone.service);
         }
     }
 
@@ -260,20 +246,28 @@ impl<A: Address> Index<A> {
         self.received.slices = self.received.slices.max(seen.slices);
     }
 
-    /// Drops every Service and slice a fresh list no longer contains.
-    pub fn retain(&mut self, services: &dyn Fn(&ServiceName) -> bool, slices: &dyn Fn(&SliceName) -> bool) {
-        let gone: Vec<ServiceName> = self
+    /// Drops every Service and slice that a fresh list does not contain.
+    pub fn retain(&mut self, services: &BTreeSet<ServiceName>, slices: &BTreeSet<SliceName>) {
+        let gone = self
             .entries
-            .keys()
-            .filter(|name| !services(name))
-            .cloned()
-            .collect();
+            .iter()
+            .filter(|(name, entry)| entry.service.is_some() && !services.contains(*name));
+        let gone: Vec<ServiceName> = gone.map(|(name, _)| name.clone()).collect();
         for name in gone {
             self.fold_service(&name, None, None);
         }
-        let gone: Vec<SliceName> = self.slices.keys().filter(|name| !slices(name)).cloned().collect();
-        for name in gone {
-            self.remove_slice(&name, None);
+        let kept: BTreeSet<SliceKey> = slices.iter().map(|name| self.keys.of(name)).collect();
+        self.triggers.retain(|trigger| slices.contains(&trigger.slice));
+        let gone: Vec<SliceKey> = self
+            .slices
+            .keys()
+            .filter(|key| !kept.contains(key))
+            .copied()
+            .collect();
+        for key in gone {
+            if let Some(record) = self.slices.remove(&key) {
+                self.detach(key, &record.service);
+            }
         }
     }
 
@@ -306,12 +300,11 @@ impl<A: Address> Index<A> {
         let mut checked = std::mem::take(&mut self.dirty);
         if scope == Scope::Full {
             checked.extend(self.entries.keys().cloned());
-            checked.extend(self.programmed.keys().cloned());
         }
         let mut totals = self.totals;
-        let mut changes = Vec::new();
+        let mut changes = Vec::with_capacity(checked.len());
         for name in &checked {
-            let before = self.programmed.get(name).cloned();
+            let before = self.entries.get(name).and_then(|entry| entry.programmed.clone());
             let after = self.resolve(name, before.as_ref());
             if before.is_none() && after.is_none() {
                 continue;
@@ -340,10 +333,11 @@ impl<A: Address> Index<A> {
     /// Records that the kernel has the batch.
     pub fn commit(&mut self, batch: Batch<A>) -> Committed {
         for change in batch.changes {
-            match change.after {
-                Some(after) => self.programmed.insert(change.name, after),
-                None => self.programmed.remove(&change.name),
-            };
+            self.entries.entry(change.name.clone()).or_default().programmed = change.after;
+            self.forget_if_empty(&change.name);
+        }
+        if batch.scope == Scope::Full {
+            self.compact();
         }
         self.totals = batch.totals;
         self.committed = batch.watermark;
@@ -362,21 +356,23 @@ impl<A: Address> Index<A> {
         let alive = batch
             .triggers
             .into_iter()
-            .filter(|trigger| self.slices.contains_key(&trigger.slice));
+            .filter(|trigger| self.slices.contains_key(&self.keys.of(&trigger.slice)));
         let newer = std::mem::take(&mut self.triggers);
         self.triggers = alive.chain(newer).collect();
     }
 
     /// The state the kernel is known to hold, by name.
     pub fn programmed(&self) -> impl Iterator<Item = (&ServiceName, &Arc<ServiceState<A>>)> {
-        self.programmed.iter()
+        self.entries
+            .iter()
+            .filter_map(|(name, entry)| Some((name, entry.programmed.as_ref()?)))
     }
 
     /// The state the kernel should hold now, freshly resolved.
     pub fn desired(&self) -> impl Iterator<Item = Arc<ServiceState<A>>> + '_ {
         self.entries
-            .keys()
-            .filter_map(|name| self.resolve(name, self.programmed.get(name)))
+            .iter()
+            .filter_map(|(name, entry)| self.resolve(name, entry.programmed.as_ref()))
     }
 
     /// The desired state of one Service.
@@ -443,12 +439,28 @@ impl<A: Address> Index<A> {
         (self.dirty.len(), self.triggers.len())
     }
 
-    fn slices_of<'a>(&'a self, entry: &'a Entry<A>) -> impl Iterator<Item = &'a Slice<A>> + Clone {
-        entry
-            .slices
-            .iter()
-            .filter_map(|name| self.slices.get(name))
-            .map(|record| &record.slice)
+    fn slices_of<'a>(&'a self, entry: &'a Entry<A>) -> impl Iterator<Item = SliceView<'a, A>> + Clone {
+        let records = entry.slices.iter().filter_map(|name| self.slices.get(name));
+        records.map(|record| SliceView {
+            ports: &record.ports,
+            endpoints: &record.endpoints,
+        })
+    }
+
+    /// The name as the index already holds it, so that equal names share their bytes.
+    fn known_name(&self, name: &ServiceName) -> ServiceName {
+        self.entries
+            .get_key_value(name)
+            .map_or(name, |(known, _)| known)
+            .clone()
+    }
+
+    /// Packs the maps: filled in ascending order, as lists arrive, their nodes are half empty.
+    fn compact(&mut self) {
+        self.entries = std::mem::take(&mut self.entries).into_iter().collect();
+        self.slices = std::mem::take(&mut self.slices).into_iter().collect();
+        self.claims.compact();
+        self.pool.forget_unused();
     }
 
     /// The desired state, sharing the known one's memory if they are equal.
@@ -467,20 +479,16 @@ impl<A: Address> Index<A> {
         })
     }
 
-    fn detach(&mut self, slice: &SliceName, service: &ServiceName) {
+    fn detach(&mut self, slice: SliceKey, service: &ServiceName) {
         if let Some(entry) = self.entries.get_mut(service) {
-            entry.slices.retain(|name| name != slice);
+            entry.slices.remove(slice);
         }
         self.dirty.insert(service.clone());
         self.forget_if_empty(service);
     }
 
     fn forget_if_empty(&mut self, name: &ServiceName) {
-        if self
-            .entries
-            .get(name)
-            .is_some_and(|entry| entry.service.is_none() && entry.slices.is_empty())
-        {
+        if self.entries.get(name).is_some_and(Entry::is_empty) {
             self.entries.remove(name);
         }
     }

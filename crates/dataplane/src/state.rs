@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use pointsman_model::{
     Address, Affinity, Backend, Cidr, Conditions, Endpoint, NodePort, Protocol, Service, ServicePort,
-    ServicePortName, Slice, TrafficPolicy,
+    ServicePortName, SliceEndpoint, SlicePort, TrafficPolicy,
 };
 
 use crate::claims::{ClaimKind, Claims, Destination, destinations};
@@ -33,17 +33,47 @@ pub struct ServiceState<A> {
 pub struct PortState<A> {
     /// The chosen endpoints.
     pub selection: Selection<A>,
-    /// Destinations the port names but must leave alone, nearly always none.
-    pub lost: Box<[(ClaimKind, Destination<A>)]>,
+    /// What most ports do not have.
+    rare: Option<Box<Rare<A>>>,
+}
+
+/// Parts of a port's state that are nearly always empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Rare<A> {
+    lost: Box<[(ClaimKind, Destination<A>)]>,
+    answering: Box<[Backend<A>]>,
+}
+
+impl<A: Address> PortState<A> {
+    /// A port's state from its parts; see the methods of the same names.
+    pub fn new(
+        selection: Selection<A>,
+        lost: Box<[(ClaimKind, Destination<A>)]>,
+        answering: Box<[Backend<A>]>,
+    ) -> Self {
+        let is_rare = !lost.is_empty() || !answering.is_empty();
+        Self {
+            selection,
+            rare: is_rare.then(|| Box::new(Rare { lost, answering })),
+        }
+    }
+
+    /// Destinations the port names but must leave alone.
+    pub fn lost(&self) -> &[(ClaimKind, Destination<A>)] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.lost)
+    }
+
     /// For UDP, every endpoint that still answers: flows to any other are stale.
-    pub answering: Box<[Backend<A>]>,
+    pub fn answering(&self) -> &[Backend<A>] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.answering)
+    }
 }
 
 impl<A: Address> ServiceState<A> {
     /// Resolves a Service against its slices.
     pub fn resolve<'a>(
         service: &Arc<Service<A>>,
-        slices: impl Iterator<Item = &'a Slice<A>> + Clone,
+        slices: impl Iterator<Item = SliceView<'a, A>> + Clone,
         claims: &Claims<A>,
         from: &Viewpoint,
         external_ips: ExternalIps,
@@ -63,11 +93,11 @@ impl<A: Address> ServiceState<A> {
                 let refused = *kind == ClaimKind::ExternalIp && external_ips == ExternalIps::Refused;
                 refused || !claims.owns(at, *kind, &service.name)
             });
-            PortState {
-                selection: Selection::new(&endpoints, Needs::of(service, port), from),
-                lost: lost.collect(),
-                answering: answering(port, &endpoints),
-            }
+            PortState::new(
+                Selection::new(&endpoints, Needs::of(service, port), from),
+                lost.collect(),
+                answering(port, &endpoints),
+            )
         });
         let ports = ports.collect();
         local_ready.sort_unstable();
@@ -205,8 +235,17 @@ impl<'a, A: Address> PortView<'a, A> {
     }
 
     fn owned(&self, kind: ClaimKind, at: Destination<A>) -> bool {
-        !self.state.lost.contains(&(kind, at))
+        !self.state.lost().contains(&(kind, at))
     }
+}
+
+/// The part of a slice that endpoints are made of.
+#[derive(Clone, Copy, Debug)]
+pub struct SliceView<'a, A> {
+    /// Its ports.
+    pub ports: &'a [SlicePort],
+    /// Its endpoints, each of which has all the ports.
+    pub endpoints: &'a [SliceEndpoint<A>],
 }
 
 /// The endpoints of one port over all slices, one per address and port, ordered by them.
@@ -216,7 +255,7 @@ impl<'a, A: Address> PortView<'a, A> {
 /// irrelevant.
 pub fn merge<'a, A: Address>(
     port: &ServicePort,
-    slices: impl Iterator<Item = &'a Slice<A>>,
+    slices: impl Iterator<Item = SliceView<'a, A>>,
 ) -> Vec<Endpoint<A>> {
     let mut merged: BTreeMap<Backend<A>, Endpoint<A>> = BTreeMap::new();
     for slice in slices {
@@ -225,7 +264,7 @@ pub fn merge<'a, A: Address>(
             .iter()
             .filter(|candidate| candidate.name == port.name && candidate.protocol == port.protocol);
         for slice_port in ports {
-            for endpoint in &slice.endpoints {
+            for endpoint in slice.endpoints {
                 let candidate = Endpoint {
                     backend: Backend {
                         address: endpoint.address,

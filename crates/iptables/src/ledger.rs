@@ -65,6 +65,11 @@ impl Ledger {
         }
     }
 
+    /// Packs the ledger after a full sync, during which it grew between short-lived rules.
+    pub fn compact(&mut self) {
+        self.chains = std::mem::take(&mut self.chains).into_iter().collect();
+    }
+
     /// The number of rules in a chain; zero for one that does not exist.
     pub fn rules(&self, table: Table, chain: ChainName) -> u32 {
         self.content(table, chain).rules

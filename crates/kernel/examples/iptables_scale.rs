@@ -55,6 +55,8 @@ fn measure(variant: Variant, services: u32, endpoints: u32) {
         backend: IptablesBackend::new(settings, variant),
     };
     proxy.sync("cold start");
+    pointsman_kernel::memory::return_unused();
+    println!("resident {} MiB", resident_mib());
     for round in 1..=3 {
         proxy
             .index

@@ -5,12 +5,13 @@
 use std::io;
 use std::sync::Arc;
 
-use pointsman_dataplane::{Batch, ProgramError, Programmer, ServiceState, Settings};
+use pointsman_dataplane::{Batch, ProgramError, Programmer, Scope, ServiceState, Settings};
 use pointsman_iptables::plan::cleanup;
 use pointsman_iptables::{ChainName, Planner, Table};
 use pointsman_model::Address;
 
 use crate::iptables::{Iptables, Variant};
+use crate::memory;
 
 /// The sysctl that lets packets from 127.0.0.1 leave, without which node ports on localhost go nowhere.
 const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
@@ -62,6 +63,10 @@ impl<A: Address> IptablesBackend<A> {
             written.chains += size.chains;
             written.filter_rules += transaction.rules(Table::Filter);
             written.nat_rules += transaction.rules(Table::Nat);
+        }
+        if batch.scope == Scope::Full {
+            self.planner.compact();
+            memory::return_unused();
         }
         Ok(written)
     }

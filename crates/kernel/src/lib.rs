@@ -5,3 +5,4 @@
 
 pub mod iptables;
 pub mod iptables_backend;
+pub mod memory;

@@ -79,7 +79,7 @@ pub struct SliceEndpoint<A> {
 }
 
 /// One port of a slice.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlicePort {
     /// The Service port it belongs to.
     pub name: PortName,
@@ -96,8 +96,8 @@ pub struct Slice<A> {
     pub name: SliceName,
     /// The Service whose endpoints it holds.
     pub service: ServiceName,
-    /// Every endpoint has all of these ports.
-    pub ports: Box<[SlicePort]>,
+    /// Every endpoint has all of these ports; many slices have the same ones and then share them.
+    pub ports: Arc<[SlicePort]>,
     /// The endpoints.
     pub endpoints: Box<[SliceEndpoint<A>]>,
 }

@@ -1,6 +1,7 @@
 //! What does a Service promise, seen from one IP family?
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use crate::{Address, Cidr, NodePort, Port, PortName, Protocol, ServiceName, ServicePortName};
 
@@ -83,8 +84,8 @@ pub struct Service<A> {
     pub external_policy: TrafficPolicy,
     /// Client affinity, if wanted.
     pub affinity: Option<Affinity>,
-    /// Its ports.
-    pub ports: Box<[ServicePort]>,
+    /// Its ports; many Services have the same ones and then share them.
+    pub ports: Arc<[ServicePort]>,
     /// Ways in besides cluster address and node ports; absent for most Services.
     pub external: Option<Box<External<A>>>,
 }

@@ -42,11 +42,11 @@ fn change(protocol: Protocol, answering: &[&str]) -> Change<Ipv4Addr> {
     };
     let state = ServiceState {
         service: Arc::new(service),
-        ports: [PortState {
-            selection: Selection::default(),
-            lost: Box::default(),
-            answering: answering.iter().map(|text| at(text)).collect(),
-        }]
+        ports: [PortState::new(
+            Selection::default(),
+            Box::default(),
+            answering.iter().map(|text| at(text)).collect(),
+        )]
         .into(),
         endpoints: 0,
         local_ready: 0,

@@ -233,7 +233,7 @@ fn a_list_drops_what_it_does_not_name() {
     index.fold_slice(slice("a-1", "a", &[1]), None, None);
     let batch = index.checkout();
     let _ = index.commit(batch);
-    index.retain(&|service| service.name() == "b", &|_| false);
+    index.retain(&BTreeSet::from([name("b")]), &BTreeSet::new());
     let batch = index.checkout();
     assert_eq!(names(&batch), ["a"]);
     assert!(batch.changes[0].after.is_none());
