@@ -5,7 +5,7 @@
 //! the planner itself: if they ever differ, partial and full sync have parted, and the difference names
 //! the chains.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use pointsman_model::Address;
@@ -17,7 +17,9 @@ use crate::transaction::Transaction;
 /// The content of every chain we own, condensed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
-    chains: BTreeMap<(Table, ChainName), Content>,
+    /// One block of memory rather than many nodes: it grows while short-lived rules come and go, and nodes
+    /// between them would keep their memory from being returned.
+    chains: HashMap<(Table, ChainName), Content>,
     filter_rules: u64,
     nat_rules: u64,
 }
@@ -65,11 +67,6 @@ impl Ledger {
         }
     }
 
-    /// Packs the ledger after a full sync, during which it grew between short-lived rules.
-    pub fn compact(&mut self) {
-        self.chains = std::mem::take(&mut self.chains).into_iter().collect();
-    }
-
     /// The number of rules in a chain; zero for one that does not exist.
     pub fn rules(&self, table: Table, chain: ChainName) -> u32 {
         self.content(table, chain).rules
@@ -101,7 +98,9 @@ impl Ledger {
             .chains
             .iter()
             .filter(|(key, content)| self.chains.get(key) != Some(content));
-        missing.chain(differing.map(|(key, _)| key)).copied().collect()
+        let mut differences: Vec<_> = missing.chain(differing.map(|(key, _)| key)).copied().collect();
+        differences.sort_unstable();
+        differences
     }
 
     fn content(&self, table: Table, chain: ChainName) -> Content {

@@ -150,11 +150,6 @@ impl<A: Address> Planner<A> {
         self.ledger.apply(transaction);
     }
 
-    /// Packs what is remembered; worth it after a full sync.
-    pub fn compact(&mut self) {
-        self.ledger.compact();
-    }
-
     /// What the kernel is believed to hold.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger

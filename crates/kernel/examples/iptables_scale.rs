@@ -18,6 +18,7 @@ use pointsman_model::{
 use pointsman_testkit::netns::Namespace;
 
 fn main() {
+    pointsman_kernel::memory::prefer_small();
     let arguments: Vec<String> = std::env::args().collect();
     let variant = if arguments.get(1).is_some_and(|name| name == "legacy") {
         Variant::Legacy

@@ -65,7 +65,6 @@ impl<A: Address> IptablesBackend<A> {
             written.nat_rules += transaction.rules(Table::Nat);
         }
         if batch.scope == Scope::Full {
-            self.planner.compact();
             memory::return_unused();
         }
         Ok(written)
