@@ -43,8 +43,8 @@ impl<A: Family> Proxy<A> {
         }
     }
 
-    /// Lives through one number: mostly a change, sometimes a sync, rarely trouble.
-    fn live(&mut self, number: u64) {
+    /// Lives through one number: mostly a change, sometimes a sync, and trouble once in `calm` chances.
+    fn live(&mut self, number: u64, calm: u64) {
         let mut random = Random(number);
         match random.below(20) {
             0..13 => {
@@ -53,8 +53,8 @@ impl<A: Family> Proxy<A> {
                 history::fold(&mut self.index, &event, self.revision);
             }
             13 => self.fail(),
-            14 => self.tamper(&mut random),
-            15 => self.restart(),
+            14 if random.one_in(calm) => self.tamper(&mut random),
+            15 if random.one_in(calm) => self.restart(),
             _ => self.sync(),
         }
     }
@@ -210,10 +210,10 @@ fn endpoint(table: &KernelTable, pool: Pool, key: Value, data: &Data) -> (Value,
     (destination, endpoint)
 }
 
-fn run<A: Family>(numbers: impl Iterator<Item = u64>, check_every: usize) {
+fn run<A: Family>(numbers: impl Iterator<Item = u64>, check_every: usize, calm: u64) {
     let mut proxy = Proxy::<A>::new();
     for (index, number) in numbers.enumerate() {
-        proxy.live(number);
+        proxy.live(number, calm);
         if index % check_every == 0 && !proxy.index.has_changes() {
             proxy.check();
         }
@@ -233,8 +233,8 @@ proptest! {
 
     #[test]
     fn any_history_leaves_the_table_a_fresh_start_would(numbers in prop::collection::vec(any::<u64>(), 1..150)) {
-        run::<Ipv4Addr>(numbers.iter().copied(), 10);
-        run::<Ipv6Addr>(numbers.into_iter(), 10);
+        run::<Ipv4Addr>(numbers.iter().copied(), 10, 1);
+        run::<Ipv6Addr>(numbers.into_iter(), 10, 1);
     }
 }
 
@@ -246,5 +246,7 @@ fn a_long_history_does_too() {
         .and_then(|text| text.parse().ok())
         .unwrap_or(600);
     let mut random = Random(7);
-    run::<Ipv4Addr>((0..length).map(|_| random.draw()), (length / 30).max(1));
+    // Reading everything again takes far longer than a change, so a long life has less of it.
+    let calm = if length > 10_000 { 100 } else { 1 };
+    run::<Ipv4Addr>((0..length).map(|_| random.draw()), (length / 30).max(1), calm);
 }
