@@ -80,6 +80,9 @@ pub enum ApiError {
     /// POST of a name that is taken.
     #[error("{} {:?} already exists", .0.qualified(), .0.name)]
     AlreadyExists(Subject),
+    /// An object of that name is there, but on its way out.
+    #[error("object is being deleted: {} {:?} already exists", .0.qualified(), .0.name)]
+    BeingDeleted(Subject),
     /// The object is not the one the client read.
     #[error("Operation cannot be fulfilled on {} {:?}: {why}", .subject.qualified(), .subject.name)]
     Conflict {
@@ -168,7 +171,7 @@ impl ApiError {
             ApiError::NotFound(_) | ApiError::NoSuchResource => 404,
             ApiError::MethodNotAllowed(_) => 405,
             ApiError::NotAcceptable(_) => 406,
-            ApiError::AlreadyExists(_) | ApiError::Conflict { .. } => 409,
+            ApiError::AlreadyExists(_) | ApiError::BeingDeleted(_) | ApiError::Conflict { .. } => 409,
             ApiError::Expired { .. } => 410,
             ApiError::TooLarge(_) => 413,
             ApiError::UnsupportedMediaType(_) => 415,
@@ -189,7 +192,7 @@ impl ApiError {
             ApiError::NotFound(_) | ApiError::NoSuchResource => "NotFound",
             ApiError::MethodNotAllowed(_) => "MethodNotAllowed",
             ApiError::NotAcceptable(_) => "NotAcceptable",
-            ApiError::AlreadyExists(_) => "AlreadyExists",
+            ApiError::AlreadyExists(_) | ApiError::BeingDeleted(_) => "AlreadyExists",
             ApiError::Conflict { .. } => "Conflict",
             ApiError::Expired { .. } => "Expired",
             ApiError::TooLarge(_) => "RequestEntityTooLarge",
@@ -266,7 +269,9 @@ impl ApiError {
 
     fn subject(&self) -> Option<&Subject> {
         match self {
-            ApiError::NotFound(subject) | ApiError::AlreadyExists(subject) => Some(subject),
+            ApiError::NotFound(subject)
+            | ApiError::AlreadyExists(subject)
+            | ApiError::BeingDeleted(subject) => Some(subject),
             ApiError::Forbidden { subject, .. }
             | ApiError::Conflict { subject, .. }
             | ApiError::Invalid { subject, .. } => Some(subject),

@@ -73,7 +73,9 @@ async fn ensure(
     };
     match done {
         // Another server that shares the store was faster.
-        Ok(_) | Err(ApiError::AlreadyExists(_) | ApiError::Conflict { .. }) => Ok(()),
+        Ok(_) | Err(ApiError::AlreadyExists(_) | ApiError::BeingDeleted(_) | ApiError::Conflict { .. }) => {
+            Ok(())
+        }
         // A stored object that cannot become the default one is the administrator's to mend; the
         // server goes on without.
         Err(error @ ApiError::Invalid { .. }) => {

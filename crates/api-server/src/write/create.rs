@@ -1,6 +1,6 @@
 //! `POST` to a collection.
 
-use super::metadata::{generate_name, place};
+use super::metadata::{deleting, generate_name, place};
 use super::{Committed, Write};
 use crate::http::body::Body;
 use crate::read::renderer;
@@ -86,6 +86,9 @@ pub async fn create_value(
                 return Ok(Reply::new(201, Body::whole(body)).with_warnings(warnings));
             }
             Committed::Moved(_) if generated && names_left > 1 => names_left -= 1,
+            Committed::Moved(Some(present)) if deleting(&present.value()) => {
+                return Err(ApiError::BeingDeleted(Subject::new(kind, name)));
+            }
             Committed::Moved(_) => return Err(ApiError::AlreadyExists(Subject::new(kind, name))),
             Committed::ClaimTaken if claims_left > 0 => {
                 // Someone else was faster; the next plan sees their claim.
