@@ -21,18 +21,21 @@ pub async fn put(server: &Server, request: &Request, name: &str) -> Result<Reply
     let kind = request.target.kind;
     let strategy = strategy::of(kind);
     let (mut body, warnings) = server.decode_body(request)?;
+    // An empty body must not empty the object.
+    if str_at(&body, &["metadata", "name"]).is_empty() {
+        let why =
+            format!("the name of the object ({name} based on URL) was undeterminable: name must be provided");
+        return Err(ApiError::BadRequest(why));
+    }
     metadata::place(&mut body, kind, &request.target.namespace, Some(name))?;
     let unversioned = str_at(&body, &["metadata", "resourceVersion"]).is_empty();
-    if unversioned && strategy.update_needs_resource_version() {
-        return Err(ApiError::invalid(
-            kind,
-            name,
-            vec![meta::resource_version_required()],
-        ));
-    }
     let found = find_newest(server, request, name).await?;
     if found.is_none() && strategy.create_on_update() && request.target.subresource.is_none() && unversioned {
         return create::create_value(server, request, body, warnings).await;
+    }
+    if unversioned && found.is_some() && strategy.update_needs_resource_version() {
+        let errors = vec![meta::resource_version_required()];
+        return Err(ApiError::invalid(kind, name, errors));
     }
     update(server, request, name, warnings, Through::Strategy, &|_| {
         Ok((body.clone(), Vec::new()))
