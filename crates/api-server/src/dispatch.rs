@@ -411,7 +411,9 @@ async fn serve_verb(
                 (None, None) => Err(ApiError::NoSuchResource),
             }
         }
-        (None, &Method::POST, None) => write::create::create(server, request).await,
+        (None, &Method::POST, None) if !spans_namespaces(&request.target) => {
+            write::create::create(server, request).await
+        }
         (None | Some(Subresource::Status), &Method::PUT, Some(name)) => {
             write::update::put(server, request, name).await
         }
@@ -419,7 +421,9 @@ async fn serve_verb(
             write::update::patch(server, request, name).await
         }
         (None, &Method::DELETE, Some(name)) => write::delete::delete(server, request, name).await,
-        (None, &Method::DELETE, None) if !is_namespaces(&request.target) => {
+        (None, &Method::DELETE, None)
+            if !is_namespaces(&request.target) && !spans_namespaces(&request.target) =>
+        {
             write::delete::delete_collection(server, request).await
         }
         (Some(subresource), _, _) => write::subresource::write(server, request, subresource).await,
@@ -428,6 +432,11 @@ async fn serve_verb(
             request.method, request.target.kind.plural
         ))),
     }
+}
+
+/// Objects of all namespaces can be read together, but not written.
+fn spans_namespaces(target: &Target) -> bool {
+    target.kind.namespaced() && target.namespace.is_empty()
 }
 
 fn is_namespaces(target: &Target) -> bool {
