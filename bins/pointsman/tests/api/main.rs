@@ -1,0 +1,12 @@
+//! Is the server what real Kubernetes clients believe it to be?
+//!
+//! Black-box tests: the built program as a process of its own, reached by kubectl, by kube-rs and by plain
+//! HTTP. They are one binary because linking takes longer than most of them.
+
+mod crash;
+mod faults;
+mod harness;
+mod kube_rs;
+mod kubectl;
+mod semantics;
+mod wire;
