@@ -63,6 +63,11 @@ bench-api: deps ## Measure the API server, on the embedded store and on etcd
 	$(CARGO) build --locked --release --bin pointsman --example bench_api
 	target/release/examples/bench_api target/release/pointsman
 
+.PHONY: bench-controllers
+bench-controllers: deps ## Measure the EndpointSlice loop (PEER_KCM=path adds kube-controller-manager)
+	$(CARGO) build --locked --release --bin pointsman --example bench_controllers
+	target/release/examples/bench_controllers target/release/pointsman
+
 .PHONY: clean
 clean: ## Remove what was built
 	$(CARGO) clean
