@@ -2,10 +2,20 @@
 
 use crate::harness::{Cluster, eventually};
 use pointsman_api_client::{Event, Patch, Resource, Scope, Watcher};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+/// Slices only, by whoever leads, with short patience.
+const ELECTED: [&str; 5] = [
+    "--controllers=endpointslice",
+    "--metrics-listen=off",
+    "--leader-elect-lease-duration=3s",
+    "--leader-elect-renew-deadline=2s",
+    "--leader-elect-retry-period=200ms",
+];
 
 fn ip(number: usize) -> String {
     format!("10.1.{}.{}", number / 200, number % 200 + 1)
@@ -146,16 +156,9 @@ async fn two_leaders_for_a_while_agree_in_the_end() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_leader_is_replaced_and_a_stopped_one_at_once() {
     let cluster = Cluster::start().await;
-    let flags = [
-        "--controllers=endpointslice",
-        "--metrics-listen=off",
-        "--leader-elect-lease-duration=3s",
-        "--leader-elect-renew-deadline=2s",
-        "--leader-elect-retry-period=200ms",
-    ];
-    let first = cluster.controllers(&flags);
+    let first = cluster.controllers(&ELECTED);
     first.says("first lists are complete").await;
-    let second = cluster.controllers(&flags);
+    let second = cluster.controllers(&ELECTED);
     cluster.node("n1", "a").await;
     cluster.service(json!({})).await;
     cluster.pod("p0", "10.1.0.1", true).await;
@@ -164,7 +167,7 @@ async fn a_killed_leader_is_replaced_and_a_stopped_one_at_once() {
     first.kill().await;
     cluster.set_ready("p0", false).await;
     expect(&cluster, &expected(1, |_| false)).await;
-    let third = cluster.controllers(&flags);
+    let third = cluster.controllers(&ELECTED);
     let stopped = Instant::now();
     second.stop().await;
     third.says("starting loops").await;
@@ -172,6 +175,45 @@ async fn a_killed_leader_is_replaced_and_a_stopped_one_at_once() {
     expect(&cluster, &expected(1, |_| true)).await;
     assert!(stopped.elapsed() < Duration::from_secs(30));
     third.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_slept_through_its_lease_steps_down() {
+    let cluster = Cluster::start().await;
+    let sleeper = cluster.controllers(&ELECTED);
+    sleeper.says("first lists are complete").await;
+    cluster.node("n1", "a").await;
+    cluster.service(json!({})).await;
+    cluster.pod("p0", "10.1.0.1", true).await;
+    expect(&cluster, &expected(1, |_| true)).await;
+    sleeper.signal(Signal::STOP);
+    let next = cluster.controllers(&ELECTED);
+    next.says("first lists are complete").await;
+    cluster.set_ready("p0", false).await;
+    expect(&cluster, &expected(1, |_| false)).await;
+    // For a moment both believe to lead.
+    sleeper.signal(Signal::CONT);
+    cluster.set_ready("p0", true).await;
+    sleeper.says("loops stopped with the end of leadership").await;
+    expect(&cluster, &expected(1, |_| true)).await;
+    assert_eq!(cluster.slices("web").await.len(), 1);
+    next.stop().await;
+    sleeper.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn loops_stop_when_the_lease_cannot_be_renewed_and_come_back_with_the_server() {
+    let mut cluster = Cluster::start().await;
+    let loops = cluster.controllers(&ELECTED);
+    loops.says("first lists are complete").await;
+    cluster.kill_server().await;
+    loops.says("loops stopped with the end of leadership").await;
+    cluster.start_server(&[]).await;
+    cluster.node("n1", "a").await;
+    cluster.service(json!({})).await;
+    cluster.pod("p0", "10.1.0.1", true).await;
+    expect(&cluster, &expected(1, |_| true)).await;
+    loops.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -318,13 +318,18 @@ impl Drop for Kubelet {
 impl Controllers {
     /// Ends them as a service manager does; they have to end by themselves, with success.
     pub async fn stop(mut self) {
-        let id = i32::try_from(self.process.id().unwrap()).unwrap();
-        kill_process(Pid::from_raw(id).unwrap(), Signal::TERM).unwrap();
+        self.signal(Signal::TERM);
         let ended = tokio::time::timeout(SOON, self.process.wait())
             .await
             .expect("SIGTERM was ignored")
             .unwrap();
         assert!(ended.success(), "{ended}\n{}", self.log());
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) {
+        let id = i32::try_from(self.process.id().unwrap()).unwrap();
+        kill_process(Pid::from_raw(id).unwrap(), signal).unwrap();
     }
 
     /// Ends them as `kill -9` does.

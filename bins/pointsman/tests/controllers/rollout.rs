@@ -1,7 +1,7 @@
 //! Deployments roll, pause and go back as `kubectl rollout` expects.
 
 use crate::harness::{Cluster, eventually};
-use pointsman_api_client::Resource;
+use pointsman_api_client::{Patch, Resource};
 use serde_json::{Value, json};
 
 fn deployment(image: &str) -> Value {
@@ -152,5 +152,35 @@ async fn pods_are_spread_and_those_without_a_place_say_why() {
         events.contains("FailedScheduling") && events.contains("SuccessfulCreate"),
         "{events}"
     );
+    loops.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn finished_pods_beyond_the_threshold_are_removed() {
+    let cluster = Cluster::start().await;
+    cluster.node("n1", "a").await;
+    for name in ["a", "b", "c"] {
+        cluster.pod(name, "10.1.0.1", false).await;
+        let done = json!({ "status": { "phase": "Succeeded" } });
+        let api = cluster.client.api(Resource::PODS, Some("default"));
+        let patch = Patch::Merge(done.to_string().into_bytes());
+        let _: Value = api.patch_status(name, patch).await.unwrap();
+    }
+    cluster.pod("runs", "10.1.0.2", true).await;
+    let loops = cluster.lone_controllers(&["--controllers=podgc", "--terminated-pod-gc-threshold=1"]);
+    eventually("one finished pod and the running one are left", async || {
+        let list: Value = cluster
+            .client
+            .get_path("/api/v1/namespaces/default/pods")
+            .await
+            .unwrap();
+        let pods = list["items"].as_array()?;
+        let names: Vec<&str> = pods
+            .iter()
+            .filter_map(|pod| pod["metadata"]["name"].as_str())
+            .collect();
+        (names.len() == 2 && names.contains(&"runs")).then_some(())
+    })
+    .await;
     loops.stop().await;
 }
