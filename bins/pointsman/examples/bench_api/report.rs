@@ -148,7 +148,11 @@ impl Report {
         value: f64,
         bound: Option<Bound>,
     ) {
-        let (id, title) = (id.into(), title.into());
+        self.cell(id.into(), title.into(), unit, bound).replace(value);
+    }
+
+    /// The cell of this row in the present column, made where it is missing.
+    fn cell(&mut self, id: String, title: String, unit: Unit, bound: Option<Bound>) -> &mut Option<f64> {
         let column = self.engines.len() - 1;
         let at = self.rows.iter().position(|row| row.id == id).unwrap_or_else(|| {
             self.rows.push(Row {
@@ -163,60 +167,37 @@ impl Report {
         });
         let row = &mut self.rows[at];
         row.values.resize(column + 1, None);
-        row.values[column] = Some(value);
+        &mut row.values[column]
     }
 
-    /// Adds what a phase has cost.
+    /// Adds what a phase has cost. Engines that are one process leave the rows of the second one empty.
     pub fn cost(&mut self, id: &str, what: &str, before: &Usages, after: &Usages) {
-        let cpu = |after: f64, before: f64| after - before;
-        let server = cpu(after.server.cpu_seconds, before.server.cpu_seconds);
-        let client = cpu(after.client.cpu_seconds, before.client.cpu_seconds);
-        let row = |name: &str| format!("{what}: {name}");
-        self.add(
-            format!("{id}_cpu_seconds"),
-            row("server CPU"),
-            Unit::CpuSeconds,
-            server,
-            None,
-        );
-        if let (Some(before), Some(after)) = (before.etcd, after.etcd) {
-            let etcd = cpu(after.cpu_seconds, before.cpu_seconds);
-            self.add(
-                format!("{id}_etcd_cpu_seconds"),
-                row("etcd CPU"),
-                Unit::CpuSeconds,
-                etcd,
-                None,
-            );
-            self.add(
-                format!("{id}_etcd_rss_bytes"),
-                row("etcd RSS"),
-                Unit::Megabytes,
-                after.rss_bytes,
-                None,
-            );
+        let etcd = before.etcd.zip(after.etcd);
+        let etcd_cpu = etcd.map(|(before, after)| after.cpu_seconds - before.cpu_seconds);
+        let etcd_rss = after.etcd.map(|etcd| etcd.rss_bytes);
+        let server_cpu = after.server.cpu_seconds - before.server.cpu_seconds;
+        let client_cpu = after.client.cpu_seconds - before.client.cpu_seconds;
+        let (seconds, megabytes) = (Unit::CpuSeconds, Unit::Megabytes);
+        for (name, title, unit, value) in [
+            ("cpu_seconds", "server CPU", seconds, Some(server_cpu)),
+            ("etcd_cpu_seconds", "etcd CPU", seconds, etcd_cpu),
+            (
+                "client_cpu_seconds",
+                "load generator CPU",
+                seconds,
+                Some(client_cpu),
+            ),
+            ("rss_bytes", "server RSS", megabytes, Some(after.server.rss_bytes)),
+            (
+                "peak_bytes",
+                "server peak RSS",
+                megabytes,
+                Some(after.server.peak_bytes),
+            ),
+            ("etcd_rss_bytes", "etcd RSS", megabytes, etcd_rss),
+        ] {
+            *self.cell(format!("{id}_{name}"), format!("{what}: {title}"), unit, None) = value;
         }
-        self.add(
-            format!("{id}_client_cpu_seconds"),
-            row("load generator CPU"),
-            Unit::CpuSeconds,
-            client,
-            None,
-        );
-        self.add(
-            format!("{id}_rss_bytes"),
-            row("server RSS"),
-            Unit::Megabytes,
-            after.server.rss_bytes,
-            None,
-        );
-        self.add(
-            format!("{id}_peak_bytes"),
-            row("server peak RSS"),
-            Unit::Megabytes,
-            after.server.peak_bytes,
-            None,
-        );
     }
 
     /// For programs.
@@ -275,7 +256,7 @@ impl Report {
                 let bound = row.bound.map(|bound| bound.show(row.unit)).unwrap_or_default();
                 let _ = write!(out, "| {} | {bound} |", row.title);
                 for engine in 0..self.engines.len() {
-                    let _ = write!(out, " {} |", row.cell(engine));
+                    let _ = write!(out, " {} |", row.show(engine));
                 }
                 out.push('\n');
             }
@@ -285,7 +266,7 @@ impl Report {
 }
 
 impl Row {
-    fn cell(&self, engine: usize) -> String {
+    fn show(&self, engine: usize) -> String {
         let Some(value) = self.values.get(engine).copied().flatten() else {
             return "–".to_owned();
         };

@@ -24,6 +24,8 @@ use tokio::task::JoinSet;
 const SHARED_CONNECTIONS: usize = 20;
 /// How many objects are changed in turn.
 const OBJECTS: usize = 100;
+/// The number of an object that was not changed yet; no change has it.
+const UNCHANGED: usize = 9_999_900;
 /// How long the last change may take to arrive before it counts as lost.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -112,7 +114,7 @@ async fn prepare(server: &Server, case: &Case) -> anyhow::Result<String> {
     let mut client = Http1::connect(&server.access).await?;
     let mut version = String::new();
     for number in 0..OBJECTS {
-        let object = (case.object)(&object_name(number), number);
+        let object = (case.object)(&object_name(number), UNCHANGED);
         let made = client.call(Method::POST, case.written, object).await?;
         version = objects::resource_version(&made)
             .context("an answer without a resource version")?

@@ -25,8 +25,25 @@ pub struct Object {
     parsed_fields: OnceLock<Fields>,
 }
 
-/// Labels of an object.
-pub type Labels = BTreeMap<String, String>;
+/// Labels of an object, sorted by key. A tree would take several times the memory of the text.
+#[derive(Debug, Default, Deserialize)]
+#[serde(from = "BTreeMap<Box<str>, Box<str>>")]
+pub struct Labels(Box<[(Box<str>, Box<str>)]>);
+
+impl Labels {
+    /// The value of a label, if the object has it.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        let at = self.0.binary_search_by(|(known, _)| (**known).cmp(key)).ok()?;
+        Some(&self.0[at].1)
+    }
+}
+
+impl From<BTreeMap<Box<str>, Box<str>>> for Labels {
+    fn from(labels: BTreeMap<Box<str>, Box<str>>) -> Self {
+        Self(labels.into_iter().collect())
+    }
+}
+
 type Fields = Vec<(&'static str, Box<str>)>;
 
 #[derive(Deserialize)]
@@ -170,3 +187,25 @@ const SELECTABLE: &[&str] = &[
     "source",
     "type",
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stored;
+    use serde_json::json;
+
+    #[test]
+    fn labels_are_found_by_key() {
+        let kind = Kind::by_resource("", "v1", "pods").unwrap();
+        let with = |labels: Value| {
+            let value = json!({"metadata": {"name": "a", "namespace": "n", "labels": labels}});
+            let stored = stored::encode(kind, &value);
+            Object::from_stored(kind, "n/a".into(), &stored, Revision(1), EventType::Added)
+        };
+        let object = with(json!({"zone": "z1", "app": "web", "tier": ""})).unwrap();
+        let found = ["app", "tier", "zone", "other"].map(|key| object.labels.get(key));
+        assert_eq!(found, [Some("web"), Some(""), Some("z1"), None]);
+        assert_eq!(with(Value::Null).unwrap().labels.get("app"), None);
+        assert!(with(json!({"app": 1})).is_err());
+    }
+}

@@ -48,8 +48,7 @@ impl Selection {
 
     /// Whether `object` is covered.
     pub fn matches(&self, object: &Object) -> bool {
-        self.labels
-            .matches_with(|key| object.labels.get(key).map(String::as_str))
+        self.labels.matches_with(|key| object.labels.get(key))
             && self.fields.matches_with(|field| Some(object.field(field)))
     }
 
