@@ -4,6 +4,7 @@ mod apiserver;
 mod controllers;
 mod duration;
 mod logging;
+mod proxy;
 mod up;
 
 use clap::{Parser, Subcommand};
@@ -30,6 +31,8 @@ enum Command {
     Apiserver(Box<apiserver::Flags>),
     /// Run the loops that turn pods into endpoints, and the workloads that make pods.
     Controllers(Box<controllers::Flags>),
+    /// Run the service proxy of this node: a drop-in for kube-proxy.
+    Proxy(Box<proxy::Flags>),
 }
 
 fn main() -> ExitCode {
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
             Command::Up(flags) => up::run(flags).await,
             Command::Apiserver(flags) => apiserver::run(*flags).await,
             Command::Controllers(flags) => controllers::run(*flags).await,
+            Command::Proxy(flags) => proxy::run(*flags).await,
         }
     });
     match outcome {

@@ -1,0 +1,285 @@
+//! How does a batch of changes become elements of our nf_tables table?
+//!
+//! Joins the planner and the netlink client. A partial batch is one transaction, and nothing is listed for
+//! it. A full batch reads the table once, compares, and writes the difference: on a correct table nothing.
+//! A table that does not exist yet is filled in bounded transactions, so that the first Services work while
+//! the rest load.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use pointsman_dataplane::{Batch, Change, ProgramError, Scope, ServiceState, Settings};
+use pointsman_model::{Address, ServiceName};
+use pointsman_netlink_nft::netlink::Buffers;
+use pointsman_netlink_nft::nft::{
+    Client, CommitError, Element, Generation, Name, Op, ReadError, Transaction,
+};
+use pointsman_nft::{Inventory, Planner, Pool, Records, SetId, TABLE, TableSettings, family};
+
+use crate::memory;
+
+/// What errors call the interface.
+const INTERFACE: &str = "nf_tables";
+/// The table that kube-proxy keeps in this mode.
+const PREDECESSOR: Name = Name::fixed("kube-proxy");
+/// Services for each transaction of a cold start: some milliseconds of kernel time.
+const SERVICES_PER_TRANSACTION: usize = 1000;
+/// How often a repair is planned again because somebody else changed the ruleset meanwhile. The last
+/// attempt is written without asking; the kernel still refuses what does not fit.
+const ATTEMPTS: u32 = 4;
+/// How often the same transaction is sent again to a kernel that lacked memory or was interrupted.
+const REPEATS: u32 = 3;
+
+/// The commits this process made, by which foreign ones are told: the kernel counts every commit of the
+/// network namespace in its generation. Both families share one.
+#[derive(Clone, Debug, Default)]
+pub struct Commits(Arc<AtomicU32>);
+
+/// The nftables table of one family, in the network namespace of the thread that made the value.
+#[derive(Debug)]
+pub struct NftablesBackend<A> {
+    client: Client,
+    planner: Planner<A>,
+    commits: Commits,
+    /// Generation minus our commits, when the table was last known to be right.
+    undisturbed: Option<u32>,
+}
+
+/// What a sync wrote.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Transactions committed.
+    pub transactions: usize,
+    /// Elements added or deleted.
+    pub elements: usize,
+    /// Whether a table that existed had to be changed to be right.
+    pub repaired: bool,
+}
+
+impl<A: Address> NftablesBackend<A> {
+    /// Connects to the kernel; nothing is read or written yet, and the first batch must be full.
+    pub fn open(settings: Settings<A>, commits: Commits) -> Result<Self, ProgramError> {
+        let client = Client::open(Buffers::default()).map_err(|error| ProgramError::Missing {
+            program: INTERFACE.to_owned(),
+            source: io::Error::other(error),
+        })?;
+        Ok(Self {
+            client,
+            planner: Planner::new(TableSettings::new(settings)),
+            commits,
+            undisturbed: None,
+        })
+    }
+
+    /// Brings a batch into the kernel. After an error, its [`ProgramError::recovery`] says what the next
+    /// batch has to be.
+    pub fn sync(&mut self, batch: &Batch<A>) -> Result<Written, ProgramError> {
+        if batch.scope == Scope::Full {
+            let written = self.sync_full(batch)?;
+            memory::return_unused();
+            return Ok(written);
+        }
+        let mut written = Written::default();
+        self.write_changes(&batch.changes, &mut written)?;
+        Ok(written)
+    }
+
+    /// Takes over new settings. If this returns true, the next batch has to be full.
+    #[must_use]
+    pub fn change_settings(&mut self, settings: Settings<A>) -> bool {
+        if self.planner.settings().shared == settings {
+            return false;
+        }
+        self.planner = Planner::new(TableSettings {
+            shared: settings,
+            ..self.planner.settings().clone()
+        });
+        true
+    }
+
+    /// Whether nobody else changed the ruleset since it was last known to be right. If somebody did, only
+    /// a full batch can tell whether it concerns us.
+    pub fn is_undisturbed(&mut self) -> Result<bool, ProgramError> {
+        let drift = self.drift()?;
+        Ok(self.undisturbed == Some(drift))
+    }
+
+    /// Removes the table that kube-proxy left, if there is one.
+    pub fn remove_predecessor(&mut self) -> Result<bool, ProgramError> {
+        self.remove_table(PREDECESSOR)
+    }
+
+    /// Removes everything of ours.
+    pub fn clean_up(&mut self) -> Result<(), ProgramError> {
+        self.remove_table(TABLE)?;
+        self.remove_table(PREDECESSOR)?;
+        Ok(())
+    }
+
+    fn sync_full(&mut self, batch: &Batch<A>) -> Result<Written, ProgramError> {
+        for attempt in 1..=ATTEMPTS {
+            let generation = self.client.generation().map_err(unreadable)?;
+            let only_at = (attempt < ATTEMPTS).then_some(generation);
+            let Some(found) = self.read_table()? else {
+                return self.fill(batch);
+            };
+            let states = batch.changes.iter().filter_map(|change| change.after.as_deref());
+            let services = states.map(|state| (&state.service.name, state));
+            let adoption = self.planner.adopt(services, &found);
+            drop(found);
+            let written = Written {
+                transactions: usize::from(!adoption.repair.is_empty()),
+                elements: adoption.repair.element_count(),
+                repaired: !adoption.repair.is_empty(),
+            };
+            match self.commit(&adoption.repair, only_at) {
+                Ok(()) => {
+                    self.planner = adoption.planner;
+                    // If somebody writes between our commit and this, the next check reads once too often.
+                    self.undisturbed = Some(self.drift()?);
+                    return Ok(written);
+                }
+                Err(CommitError::GenerationChanged) => continue,
+                Err(error) => return Err(refused(error)),
+            }
+        }
+        Err(ProgramError::Busy {
+            program: INTERFACE.to_owned(),
+        })
+    }
+
+    /// Makes the table from nothing.
+    fn fill(&mut self, batch: &Batch<A>) -> Result<Written, ProgramError> {
+        self.planner = Planner::new(self.planner.settings().clone());
+        let create = self.planner.ruleset().create();
+        self.commit(&create, None).map_err(refused)?;
+        let mut written = Written {
+            transactions: 1,
+            elements: create.element_count(),
+            repaired: false,
+        };
+        for chunk in batch.changes.chunks(SERVICES_PER_TRANSACTION) {
+            let added: Vec<Change<A>> = chunk.iter().filter_map(addition).collect();
+            self.write_changes(&added, &mut written)?;
+        }
+        self.undisturbed = Some(self.drift()?);
+        Ok(written)
+    }
+
+    fn write_changes(&mut self, changes: &[Change<A>], written: &mut Written) -> Result<(), ProgramError> {
+        let planned = self.planner.plan(changes);
+        if !planned.transaction.is_empty() {
+            self.commit(&planned.transaction, None).map_err(refused)?;
+            written.transactions += 1;
+            written.elements += planned.transaction.element_count();
+        }
+        self.planner.commit(planned.update);
+        Ok(())
+    }
+
+    fn commit(&mut self, transaction: &Transaction, only_at: Option<Generation>) -> Result<(), CommitError> {
+        if transaction.is_empty() {
+            return Ok(());
+        }
+        let mut repeats = 0;
+        loop {
+            match self.client.commit(std::slice::from_ref(transaction), only_at) {
+                Ok(()) => {
+                    self.commits.0.fetch_add(1, Ordering::Relaxed);
+                    return Ok(());
+                }
+                Err(CommitError::TryAgain(_)) if repeats < REPEATS => repeats += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Reads the table for comparison; `None` if it does not exist.
+    fn read_table(&mut self) -> Result<Option<Inventory>, ProgramError> {
+        let family = family::<A>();
+        if !self.has_table(&TABLE)? {
+            return Ok(None);
+        }
+        let chains = self.client.chains(family, &TABLE).map_err(unreadable)?;
+        let rules = self.client.rules(family, &TABLE).map_err(unreadable)?;
+        let mut inventory = Inventory::new(chains, rules.into_iter().map(|(rule, _)| rule));
+        // Packets fill these, and nobody compares them.
+        let affinity = Pool::ALL.map(|pool| SetId::Affinity(pool).name());
+        for set in self.client.sets(family, &TABLE).map_err(unreadable)? {
+            let empty = || Records::new(&set);
+            let records = if affinity.contains(&set.name) {
+                empty()
+            } else {
+                let at = (family, &TABLE, &set.name);
+                let push = |records: &mut Records, element: Element| records.push(&element);
+                self.client
+                    .collect_elements(at, empty, push)
+                    .map_err(unreadable)?
+            };
+            inventory.add_set(set, records);
+        }
+        Ok(Some(inventory))
+    }
+
+    fn has_table(&mut self, name: &Name) -> Result<bool, ProgramError> {
+        let tables = self.client.tables(family::<A>()).map_err(unreadable)?;
+        Ok(tables.iter().any(|table| table.name == *name))
+    }
+
+    fn remove_table(&mut self, name: Name) -> Result<bool, ProgramError> {
+        if !self.has_table(&name)? {
+            return Ok(false);
+        }
+        let mut transaction = Transaction::new(family::<A>(), name);
+        transaction.ops.push(Op::DeleteTable);
+        self.commit(&transaction, None).map_err(refused)?;
+        Ok(true)
+    }
+
+    /// Commits of others since the namespace began, up to a constant.
+    fn drift(&mut self) -> Result<u32, ProgramError> {
+        let Generation(generation) = self.client.generation().map_err(unreadable)?;
+        Ok(generation.wrapping_sub(self.commits.0.load(Ordering::Relaxed)))
+    }
+}
+
+/// The change that adds a Service to an empty table.
+fn addition<A: Address>(change: &Change<A>) -> Option<Change<A>> {
+    let after: &Arc<ServiceState<A>> = change.after.as_ref()?;
+    let name: ServiceName = change.name.clone();
+    Some(Change {
+        name,
+        before: None,
+        after: Some(Arc::clone(after)),
+    })
+}
+
+fn refused(error: CommitError) -> ProgramError {
+    let program = INTERFACE.to_owned();
+    match error {
+        CommitError::GenerationChanged | CommitError::TryAgain(_) => ProgramError::Busy { program },
+        CommitError::Unknown(source) => ProgramError::Io {
+            program,
+            source: io::Error::other(source),
+        },
+        error @ CommitError::Unacknowledged => ProgramError::Interrupted {
+            program,
+            how: error.to_string(),
+        },
+        error @ (CommitError::Encode(_) | CommitError::Refused(_) | CommitError::TooLarge { .. }) => {
+            ProgramError::Refused {
+                program,
+                rule: None,
+                message: error.to_string(),
+            }
+        }
+    }
+}
+
+fn unreadable(error: ReadError) -> ProgramError {
+    ProgramError::Io {
+        program: INTERFACE.to_owned(),
+        source: io::Error::other(error),
+    }
+}

@@ -1,0 +1,296 @@
+//! Who writes the rules of one family?
+//!
+//! One seam over both modes, and the thread that runs it: writing blocks, and changes must go on being
+//! folded meanwhile. The thread does one job after the other; what it says goes to the owner's inbox.
+
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use pointsman_dataplane::{Batch, ProgramError, Scope, Settings};
+use pointsman_iptables::Table;
+use pointsman_kernel::iptables::Variant;
+use pointsman_kernel::iptables_backend::{IptablesBackend, allow_localhost_node_ports};
+use pointsman_kernel::nftables_backend::{Commits, NftablesBackend};
+use pointsman_model::{Address, IpFamily};
+
+use crate::config::Mode;
+
+/// What a sync wrote, in whichever mode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Runs of a program, or transactions.
+    pub transactions: usize,
+    /// What iptables mode has to say.
+    pub iptables: Option<IptablesSize>,
+    /// Elements written in nftables mode.
+    pub elements: usize,
+    /// Rules that existed were not as they should be, and now are.
+    pub repaired: bool,
+}
+
+/// The size of restore input and of the rules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IptablesSize {
+    /// Bytes of input.
+    pub bytes: usize,
+    /// Lines of input.
+    pub lines: usize,
+    /// Chains written or removed.
+    pub chains: usize,
+    /// Rules written in the filter and nat tables.
+    pub written: [usize; 2],
+    /// Rules in the filter and nat tables.
+    pub total: [u64; 2],
+}
+
+/// The rules of one family, in the mode that was chosen.
+#[derive(Debug)]
+pub enum Backend<A> {
+    /// iptables.
+    Iptables(Box<IptablesBackend<A>>),
+    /// nf_tables.
+    Nftables(Box<NftablesBackend<A>>),
+}
+
+impl<A: Address> Backend<A> {
+    /// Prepares a backend; nothing is written yet.
+    pub fn open(mode: Mode, settings: Settings<A>, commits: Commits) -> Result<Self, ProgramError> {
+        Ok(match mode {
+            Mode::Iptables => {
+                if A::FAMILY == IpFamily::V4
+                    && settings.localhost_node_ports
+                    && let Err(error) = allow_localhost_node_ports()
+                {
+                    tracing::warn!(%error, "node ports will not answer on 127.0.0.1: route_localnet cannot be set");
+                }
+                Self::Iptables(Box::new(IptablesBackend::new(settings, Variant::detect()?)))
+            }
+            Mode::Nftables => Self::Nftables(Box::new(NftablesBackend::open(settings, commits)?)),
+        })
+    }
+
+    /// Brings a batch into the kernel.
+    pub fn sync(&mut self, batch: &Batch<A>) -> Result<Written, ProgramError> {
+        match self {
+            Self::Iptables(backend) => {
+                let written = backend.sync(batch)?;
+                Ok(Written {
+                    transactions: written.restores,
+                    iptables: Some(IptablesSize {
+                        bytes: written.bytes,
+                        lines: written.lines,
+                        chains: written.chains,
+                        written: [written.filter_rules, written.nat_rules],
+                        total: [backend.rules(Table::Filter), backend.rules(Table::Nat)],
+                    }),
+                    ..Written::default()
+                })
+            }
+            Self::Nftables(backend) => {
+                let written = backend.sync(batch)?;
+                Ok(Written {
+                    transactions: written.transactions,
+                    elements: written.elements,
+                    repaired: written.repaired,
+                    ..Written::default()
+                })
+            }
+        }
+    }
+
+    /// Takes over new settings; true if the next batch has to be full.
+    pub fn change_settings(&mut self, settings: Settings<A>) -> bool {
+        match self {
+            Self::Iptables(backend) => backend.change_settings(settings),
+            Self::Nftables(backend) => backend.change_settings(settings),
+        }
+    }
+
+    /// Whether the rules are surely as we left them; cheap.
+    pub fn is_undisturbed(&mut self) -> Result<bool, ProgramError> {
+        match self {
+            Self::Iptables(backend) => backend.is_alive(),
+            Self::Nftables(backend) => backend.is_undisturbed(),
+        }
+    }
+
+    /// Removes what a predecessor left that this mode does not use.
+    fn remove_others(&mut self) -> Result<(), ProgramError> {
+        match self {
+            Self::Iptables(_) => {
+                NftablesBackend::<A>::open(Settings::default(), Commits::default())?.clean_up()
+            }
+            Self::Nftables(backend) => {
+                backend.remove_predecessor()?;
+                clean_up_iptables::<A>()
+            }
+        }
+    }
+}
+
+/// Removes the rules of both modes, ours and kube-proxy's, of one family.
+pub fn clean_up<A: Address>() -> Result<(), ProgramError> {
+    let iptables = clean_up_iptables::<A>();
+    NftablesBackend::<A>::open(Settings::default(), Commits::default())?.clean_up()?;
+    iptables
+}
+
+/// Where the programs are missing, there is nothing of theirs to remove.
+fn clean_up_iptables<A: Address>() -> Result<(), ProgramError> {
+    let cleaned = Variant::detect()
+        .and_then(|variant| IptablesBackend::<A>::new(Settings::default(), variant).clean_up());
+    match cleaned {
+        Err(ProgramError::Missing { .. }) => Ok(()),
+        other => other,
+    }
+}
+
+/// What the thread is to do.
+#[derive(Debug)]
+pub enum Job<A> {
+    /// Write a batch.
+    Sync(Box<Batch<A>>),
+    /// Look whether the rules are as we left them.
+    Check,
+    /// Take over settings; a full batch follows.
+    Settings(Box<Settings<A>>),
+}
+
+/// What the thread says.
+#[derive(Debug)]
+pub enum Report<A> {
+    /// A batch was written, or not.
+    Synced {
+        /// The batch.
+        batch: Box<Batch<A>>,
+        /// How it went.
+        result: Result<Written, ProgramError>,
+        /// When it was done.
+        at: Instant,
+    },
+    /// Whether the rules are as we left them; `false` if nobody knows.
+    Checked(bool),
+}
+
+/// The way to the thread; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Worker<A>(mpsc::Sender<Job<A>>);
+
+impl<A: Address> Worker<A> {
+    /// Starts the thread. A backend that cannot be opened is tried again with each batch.
+    pub fn start(
+        mode: Mode,
+        settings: Settings<A>,
+        commits: Commits,
+        report: impl Fn(Report<A>) + Send + 'static,
+    ) -> std::io::Result<Self> {
+        let (sender, jobs) = mpsc::channel();
+        let state = State {
+            mode,
+            settings,
+            commits,
+            backend: None,
+            others_removed: false,
+        };
+        std::thread::Builder::new()
+            .name(format!("rules-{}", A::FAMILY))
+            .spawn(move || state.run(&jobs, report))?;
+        Ok(Self(sender))
+    }
+
+    /// Hands over a job. The thread ends only with the process.
+    pub fn send(&self, job: Job<A>) {
+        if self.0.send(job).is_err() {
+            tracing::error!(family = %A::FAMILY, "the thread that writes rules is gone");
+        }
+    }
+}
+
+struct State<A> {
+    mode: Mode,
+    settings: Settings<A>,
+    commits: Commits,
+    backend: Option<Backend<A>>,
+    others_removed: bool,
+}
+
+impl<A: Address> State<A> {
+    fn run(mut self, jobs: &mpsc::Receiver<Job<A>>, report: impl Fn(Report<A>)) {
+        while let Ok(job) = jobs.recv() {
+            match job {
+                Job::Sync(batch) => {
+                    let result = self.sync(&batch);
+                    let first = result.is_ok() && !self.others_removed && batch.scope == Scope::Full;
+                    report(Report::Synced {
+                        batch,
+                        result,
+                        at: Instant::now(),
+                    });
+                    if first {
+                        self.remove_others();
+                    }
+                }
+                Job::Check => report(Report::Checked(self.check())),
+                Job::Settings(settings) => {
+                    self.settings = *settings.clone();
+                    if let Some(backend) = &mut self.backend {
+                        backend.change_settings(*settings);
+                    }
+                }
+            }
+        }
+    }
+
+    fn sync(&mut self, batch: &Batch<A>) -> Result<Written, ProgramError> {
+        let backend = match &mut self.backend {
+            Some(backend) => backend,
+            // A first batch is full, and stays so until it succeeds.
+            None => self.backend.insert(Backend::open(
+                self.mode,
+                self.settings.clone(),
+                self.commits.clone(),
+            )?),
+        };
+        backend.sync(batch)
+    }
+
+    fn check(&mut self) -> bool {
+        let Some(backend) = &mut self.backend else {
+            return true;
+        };
+        match backend.is_undisturbed() {
+            Ok(undisturbed) => undisturbed,
+            Err(error) => {
+                tracing::warn!(family = %A::FAMILY, error = %Chain(&error), "the rules cannot be checked");
+                false
+            }
+        }
+    }
+
+    /// Only once, after our own rules are in place: a node that changes its mode has no gap.
+    fn remove_others(&mut self) {
+        self.others_removed = true;
+        let started = Instant::now();
+        let Some(backend) = &mut self.backend else { return };
+        if let Err(error) = backend.remove_others() {
+            tracing::warn!(family = %A::FAMILY, error = %Chain(&error), "rules of another mode may be left over");
+        }
+        let took: Duration = started.elapsed();
+        tracing::debug!(family = %A::FAMILY, took_seconds = took.as_secs_f64(), "looked for rules of another mode");
+    }
+}
+
+/// An error and its causes in one line.
+pub(crate) struct Chain<'a>(pub &'a dyn std::error::Error);
+
+impl std::fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut cause = self.0.source();
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}

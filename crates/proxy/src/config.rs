@@ -1,0 +1,179 @@
+//! What can be set?
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use pointsman_api_client::Source;
+use pointsman_dataplane::schedule::Intervals;
+use pointsman_dataplane::settings::NodePortRanges;
+use pointsman_dataplane::{InterfaceName, LocalDetector, MasqueradeMark, NodePortAddresses, Settings};
+use pointsman_model::Address;
+
+/// Settings of a proxy.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Which server.
+    pub source: Source,
+    /// The name of the Node we are on.
+    pub node: String,
+    /// How rules are written.
+    pub mode: Mode,
+    /// The least time between two syncs.
+    pub min_sync_period: Duration,
+    /// How often failures are retried at the latest, and how often the rules are checked.
+    pub sync_period: Duration,
+    /// The packet mark that asks for masquerading.
+    pub masquerade: MasqueradeMark,
+    /// Masquerade everything sent to a cluster address.
+    pub masquerade_all: bool,
+    /// How pods of the cluster are told from others.
+    pub local: LocalMode,
+    /// On which addresses node ports answer.
+    pub node_ports: NodePortRanges,
+    /// Node ports also answer on 127.0.0.1 (iptables mode).
+    pub localhost_node_ports: bool,
+    /// The node's address, instead of the one its Node names.
+    pub node_ip: Option<IpAddr>,
+    /// Where `/healthz` and `/livez` are served.
+    pub healthz: Option<SocketAddr>,
+    /// Where metrics are served.
+    pub metrics: Option<SocketAddr>,
+    /// Give up if an address cannot be listened on, instead of trying again.
+    pub bind_or_fail: bool,
+}
+
+/// How rules are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// By the iptables programs.
+    Iptables,
+    /// By netlink, into an nf_tables table of our own.
+    Nftables,
+}
+
+impl Mode {
+    /// The name in flags and answers.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Iptables => "iptables",
+            Self::Nftables => "nftables",
+        }
+    }
+}
+
+/// How pods of the cluster are told from others (`detectLocalMode`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LocalMode {
+    /// By these source ranges; none means that nobody can be told.
+    ClusterCidr(Vec<String>),
+    /// By the ranges that the Node names.
+    NodeCidr,
+    /// By the bridge they come through.
+    Bridge(InterfaceName),
+    /// By the beginning of the interface's name.
+    InterfacePrefix(InterfaceName),
+}
+
+/// What the node says about itself; changes while we run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeState {
+    /// Its addresses, the most important first.
+    pub addresses: Vec<IpAddr>,
+    /// The ranges of its pods.
+    pub pod_cidrs: Vec<String>,
+    /// The addresses of its interfaces.
+    pub interfaces: Vec<IpAddr>,
+    /// Connection tracking accepts out-of-window packets.
+    pub conntrack_liberal: bool,
+}
+
+impl Config {
+    /// When to sync.
+    pub fn intervals(&self) -> Intervals {
+        Intervals {
+            least: self.min_sync_period,
+            longest_retry: self.sync_period,
+            ..Intervals::default()
+        }
+    }
+
+    /// What shapes the rules of one family on a node.
+    pub fn settings<A: Address>(&self, node: &NodeState) -> Settings<A> {
+        let of_family = |addresses: &[IpAddr]| -> Vec<A> {
+            addresses
+                .iter()
+                .filter_map(|address| A::narrow(*address))
+                .collect()
+        };
+        let primary = of_family(&node.addresses);
+        let local = match &self.local {
+            LocalMode::ClusterCidr(ranges) => LocalDetector::from_ranges(ranges.iter().map(String::as_str)),
+            LocalMode::NodeCidr => LocalDetector::from_ranges(node.pod_cidrs.iter().map(String::as_str)),
+            LocalMode::Bridge(name) => LocalDetector::Bridge(name.clone()),
+            LocalMode::InterfacePrefix(name) => LocalDetector::InterfacePrefix(name.clone()),
+        };
+        let node_ports: NodePortAddresses<A> =
+            self.node_ports.resolve(&primary, &of_family(&node.interfaces));
+        Settings {
+            masquerade: self.masquerade,
+            masquerade_all: self.masquerade_all,
+            local,
+            node_ports,
+            node_ip: self.node_ip.and_then(A::narrow).or(primary.first().copied()),
+            localhost_node_ports: self.localhost_node_ports && self.mode == Mode::Iptables,
+            conntrack_liberal: node.conntrack_liberal,
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use super::*;
+
+    pub(crate) fn config() -> Config {
+        Config {
+            source: Source::InCluster,
+            node: "n1".into(),
+            mode: Mode::Iptables,
+            min_sync_period: Duration::ZERO,
+            sync_period: Duration::from_secs(30),
+            masquerade: MasqueradeMark::default(),
+            masquerade_all: false,
+            local: LocalMode::NodeCidr,
+            node_ports: NodePortRanges::default(),
+            localhost_node_ports: true,
+            node_ip: None,
+            healthz: None,
+            metrics: None,
+            bind_or_fail: false,
+        }
+    }
+
+    #[test]
+    fn each_family_takes_its_own_part_of_what_the_node_says() {
+        let node = NodeState {
+            addresses: vec!["192.168.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
+            pod_cidrs: vec!["10.0.1.0/24".into(), "fd00:1::/64".into()],
+            ..NodeState::default()
+        };
+        let four = config().settings::<Ipv4Addr>(&node);
+        assert_eq!(four.node_ip, Some(Ipv4Addr::new(192, 168, 0, 2)));
+        assert_eq!(four.local, LocalDetector::from_ranges(["10.0.1.0/24"]));
+        let six = config().settings::<Ipv6Addr>(&node);
+        assert_eq!(six.node_ip, Some("fd00::2".parse().unwrap()));
+        assert_eq!(six.local, LocalDetector::from_ranges(["fd00:1::/64"]));
+    }
+
+    #[test]
+    fn node_ports_answer_on_localhost_in_iptables_mode_only() {
+        let node = NodeState::default();
+        assert!(config().settings::<Ipv4Addr>(&node).localhost_node_ports);
+        let nftables = Config {
+            mode: Mode::Nftables,
+            ..config()
+        };
+        assert!(!nftables.settings::<Ipv4Addr>(&node).localhost_node_ports);
+    }
+}

@@ -1,0 +1,29 @@
+//! How do Services and slices of an API server become rules in this node's kernel?
+//!
+//! ```text
+//! watches ─► owner (both indexes) ── batch ─► one thread for each family ─► kernel
+//!               │        ▲                              │
+//!               │        └────────── report ◄───────────┘
+//!               └─► metrics, watermark, health, health check node ports, stale UDP flows
+//! ```
+//!
+//! One task owns the state. A lone change goes to the kernel at once; changes that arrive while a batch is
+//! being written go together in the next. Decisions are those of `pointsman-dataplane`; here are the clocks,
+//! sockets and threads.
+
+pub mod backend;
+pub mod config;
+pub mod health;
+pub mod metrics;
+pub mod run;
+
+mod flows;
+mod http;
+mod owner;
+mod serve;
+mod service_health;
+mod side;
+
+pub use backend::clean_up;
+pub use config::{Config, LocalMode, Mode, NodeState};
+pub use run::{RunError, run};

@@ -1,0 +1,402 @@
+//! What does the proxy measure?
+//!
+//! Names that kube-proxy also has keep its spelling, labels and buckets.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use pointsman_dataplane::{Scope, Totals, Watermark};
+use pointsman_model::IpFamily;
+use pointsman_telemetry::{
+    Counter, Definition, Family, FineHistogram, Gauge, Histogram, Registry, Unit, exponential_buckets,
+    linear_buckets,
+};
+
+use crate::backend::Written;
+use crate::config::Mode;
+
+const FAMILY: &[&str] = &["ip_family"];
+
+/// All metrics of the process.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    /// Those of each family, IPv4 first.
+    pub families: [FamilyMetrics; 2],
+    /// Slice events and those since the last sync began.
+    pub endpoint_changes: (Counter, Gauge),
+    /// Service events and those since the last sync began.
+    pub service_changes: (Counter, Gauge),
+    /// Answers of `/healthz` by code.
+    pub healthz: Family<Counter>,
+    /// Answers of `/livez` by code.
+    pub livez: Family<Counter>,
+    watermark: Family<Gauge>,
+}
+
+/// The metrics of one family.
+#[derive(Clone, Debug)]
+pub struct FamilyMetrics {
+    all: Histogram,
+    full: Histogram,
+    partial: Histogram,
+    programming: Histogram,
+    programming_fine: FineHistogram,
+    last_sync: Gauge,
+    last_queued: Gauge,
+    failures: Counter,
+    partial_failures: Counter,
+    no_local: [Gauge; 2],
+    rules_total: [Gauge; 2],
+    rules_last: [Gauge; 2],
+    input: [Counter; 3],
+    elements: Counter,
+    transactions: Counter,
+    /// Checks that found that somebody may have changed the rules.
+    pub disturbances: Counter,
+    repairs: Counter,
+    /// Stale UDP flows that were deleted.
+    pub flows_deleted: Counter,
+    /// How long looking for stale flows takes.
+    pub flows_duration: Histogram,
+}
+
+impl Metrics {
+    /// Registers everything. Metrics of the other mode are not registered.
+    pub fn new(registry: &Registry, mode: Mode) -> Self {
+        let defined = Defined::new(registry, mode);
+        let changes = |what: &'static str, pending: &'static str, help: &'static str| {
+            (
+                registry.counter(Definition::new(what, help)),
+                registry.gauge(Definition::new(
+                    pending,
+                    "Changes received since the last sync began.",
+                )),
+            )
+        };
+        let codes = |name: &'static str, help: &'static str| {
+            registry.counters(Definition::new(name, help).labels(&["code"]))
+        };
+        Self {
+            families: [IpFamily::V4, IpFamily::V6].map(|family| defined.of(family)),
+            endpoint_changes: changes(
+                "kubeproxy_sync_proxy_rules_endpoint_changes_total",
+                "kubeproxy_sync_proxy_rules_endpoint_changes_pending",
+                "EndpointSlice events received.",
+            ),
+            service_changes: changes(
+                "kubeproxy_sync_proxy_rules_service_changes_total",
+                "kubeproxy_sync_proxy_rules_service_changes_pending",
+                "Service events received.",
+            ),
+            healthz: codes("kubeproxy_proxy_healthz_total", "Answers of /healthz."),
+            livez: codes("kubeproxy_proxy_livez_total", "Answers of /livez."),
+            watermark: registry.gauges(
+                Definition::new(
+                    "pointsman_proxy_watermark_resource_version",
+                    "All changes of the resource up to this version are in the kernel, in both families.",
+                )
+                .labels(&["resource"]),
+            ),
+        }
+    }
+
+    /// Publishes up to where the kernel is up to date.
+    pub fn watermark(&self, watermark: Watermark) {
+        let parts = [
+            ("services", watermark.services),
+            ("endpointslices", watermark.slices),
+        ];
+        for (resource, revision) in parts {
+            if let Some(revision) = revision {
+                self.watermark.with(&[resource]).set(revision.0 as f64);
+            }
+        }
+    }
+
+    /// Everything received so far is part of the sync that begins.
+    pub fn nothing_pending(&self) {
+        self.endpoint_changes.1.set(0.0);
+        self.service_changes.1.set(0.0);
+    }
+}
+
+impl FamilyMetrics {
+    /// A sync was asked for.
+    pub fn queued(&self) {
+        self.last_queued.set(unix_seconds());
+    }
+
+    /// A sync ended, well or not.
+    pub fn took(&self, scope: Scope, took: Duration) {
+        self.all.observe_duration(took);
+        match scope {
+            Scope::Full => self.full.observe_duration(took),
+            Scope::Partial => self.partial.observe_duration(took),
+        }
+    }
+
+    /// The kernel has a batch.
+    pub fn synced(&self, totals: &Totals) {
+        self.last_sync.set(unix_seconds());
+        self.no_local[0].set(totals.dropping_internal as f64);
+        self.no_local[1].set(totals.dropping_external as f64);
+    }
+
+    /// What was written for it.
+    pub fn wrote(&self, written: &Written) {
+        self.transactions.add(written.transactions as u64);
+        self.elements.add(written.elements as u64);
+        self.repairs.add(u64::from(written.repaired));
+        if let Some(size) = &written.iptables {
+            for table in 0..2 {
+                self.rules_total[table].set(size.total[table] as f64);
+                self.rules_last[table].set(size.written[table] as f64);
+            }
+            for (counter, amount) in self.input.iter().zip([size.bytes, size.lines, size.chains]) {
+                counter.add(amount as u64);
+            }
+        }
+    }
+
+    /// The kernel does not have a batch.
+    pub fn failed(&self, scope: Scope) {
+        self.failures.inc();
+        if scope == Scope::Partial {
+            self.partial_failures.inc();
+        }
+    }
+
+    /// The time from a change to the kernel.
+    pub fn programmed(&self, latency: Duration) {
+        self.programming.observe_duration(latency);
+        self.programming_fine.observe(latency);
+    }
+}
+
+/// Families of series before they are told apart by IP family.
+struct Defined {
+    mode: Mode,
+    durations: [Family<Histogram>; 3],
+    programming: Family<Histogram>,
+    programming_fine: Family<FineHistogram>,
+    timestamps: [Family<Gauge>; 2],
+    failures: Family<Counter>,
+    partial_failures: Option<Family<Counter>>,
+    no_local: Family<Gauge>,
+    rules: Option<[Family<Gauge>; 2]>,
+    input: Option<[Family<Counter>; 3]>,
+    elements: Option<Family<Counter>>,
+    transactions: Family<Counter>,
+    disturbances: Family<Counter>,
+    repairs: Family<Counter>,
+    flows_deleted: Family<Counter>,
+    flows_duration: Family<Histogram>,
+}
+
+impl Defined {
+    fn new(registry: &Registry, mode: Mode) -> Self {
+        let iptables = mode == Mode::Iptables;
+        let counter = |name: &'static str, help: &'static str| {
+            registry.counters(Definition::new(name, help).labels(FAMILY))
+        };
+        let duration = |name: &'static str, help: &'static str| {
+            let definition = Definition::new(name, help).unit(Unit::Seconds).labels(FAMILY);
+            registry.histograms(definition.buckets(exponential_buckets(0.001, 2.0, 15)))
+        };
+        let timestamp = |name: &'static str, help: &'static str| {
+            registry.gauges(Definition::new(name, help).unit(Unit::Seconds).labels(FAMILY))
+        };
+        let rules = |name: &'static str, help: &'static str| {
+            registry.gauges(Definition::new(name, help).labels(&["table", "ip_family"]))
+        };
+        let latency = |name: &'static str, help: &'static str| {
+            Definition::new(name, help).unit(Unit::Seconds).labels(FAMILY)
+        };
+        let failures = if iptables {
+            "kubeproxy_sync_proxy_rules_iptables_restore_failures_total"
+        } else {
+            "kubeproxy_sync_proxy_rules_nftables_sync_failures_total"
+        };
+        Self {
+            mode,
+            durations: [
+                duration(
+                    "kubeproxy_sync_proxy_rules_duration_seconds",
+                    "How long syncs take, failed ones too; those without anything to write are not counted.",
+                ),
+                duration(
+                    "kubeproxy_sync_full_proxy_rules_duration_seconds",
+                    "How long full syncs take.",
+                ),
+                duration(
+                    "kubeproxy_sync_partial_proxy_rules_duration_seconds",
+                    "How long partial syncs take.",
+                ),
+            ],
+            programming: registry.histograms(
+                latency(
+                    "kubeproxy_network_programming_duration_seconds",
+                    "Time from the change of a pod or Service to the rules in the kernel. Includes the \
+                     difference between the clocks of two machines.",
+                )
+                .buckets(programming_buckets()),
+            ),
+            programming_fine: registry.fine_histograms(latency(
+                "pointsman_network_programming_duration_seconds",
+                "The same to the millisecond.",
+            )),
+            timestamps: [
+                timestamp(
+                    "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
+                    "When the kernel was last brought up to date.",
+                ),
+                timestamp(
+                    "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
+                    "When a sync was last asked for.",
+                ),
+            ],
+            failures: counter(failures, "Syncs that failed."),
+            partial_failures: iptables.then(|| {
+                counter(
+                    "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
+                    "Partial syncs that failed; a full one follows each.",
+                )
+            }),
+            no_local: registry.gauges(
+                Definition::new(
+                    "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
+                    "Service ports whose policy wants an endpoint of this node and that have none.",
+                )
+                .labels(&["traffic_policy", "ip_family"]),
+            ),
+            rules: iptables.then(|| {
+                [
+                    rules("kubeproxy_sync_proxy_rules_iptables_total", "Rules of ours."),
+                    rules(
+                        "kubeproxy_sync_proxy_rules_iptables_last",
+                        "Rules written by the last sync.",
+                    ),
+                ]
+            }),
+            input: iptables.then(|| {
+                [
+                    counter("pointsman_proxy_restore_bytes_total", "Bytes of restore input."),
+                    counter("pointsman_proxy_restore_lines_total", "Lines of restore input."),
+                    counter(
+                        "pointsman_proxy_restore_chains_total",
+                        "Chains written or removed.",
+                    ),
+                ]
+            }),
+            elements: (!iptables).then(|| {
+                counter(
+                    "pointsman_proxy_nftables_elements_total",
+                    "Elements added or deleted.",
+                )
+            }),
+            transactions: counter(
+                "pointsman_proxy_transactions_total",
+                "Transactions committed, or runs of iptables-restore.",
+            ),
+            disturbances: counter(
+                "pointsman_proxy_disturbances_total",
+                "Checks that found that somebody else may have changed the rules; a full sync follows each.",
+            ),
+            repairs: counter(
+                "pointsman_proxy_repairs_total",
+                "Full syncs that found rules which were not as they should be, and put them right.",
+            ),
+            flows_deleted: counter(
+                "kubeproxy_conntrack_reconciler_deleted_entries_total",
+                "Stale UDP flows deleted.",
+            ),
+            flows_duration: duration(
+                "kubeproxy_conntrack_reconciler_sync_duration_seconds",
+                "How long looking for stale UDP flows takes.",
+            ),
+        }
+    }
+
+    fn of(&self, family: IpFamily) -> FamilyMetrics {
+        let family = family.as_str();
+        let series = [family];
+        let [all, full, partial] = &self.durations;
+        let [last_sync, last_queued] = &self.timestamps;
+        let tables = |which: usize| {
+            let rules = self.rules.as_ref().map(|rules| &rules[which]);
+            ["filter", "nat"]
+                .map(|table| rules.map_or_else(Gauge::default, |rules| rules.with(&[table, family])))
+        };
+        let optional = |counters: Option<&Family<Counter>>| {
+            counters.map_or_else(Counter::default, |counters| counters.with(&series))
+        };
+        debug_assert_eq!(self.mode == Mode::Iptables, self.rules.is_some());
+        FamilyMetrics {
+            all: all.with(&series),
+            full: full.with(&series),
+            partial: partial.with(&series),
+            programming: self.programming.with(&series),
+            programming_fine: self.programming_fine.with(&series),
+            last_sync: last_sync.with(&series),
+            last_queued: last_queued.with(&series),
+            failures: self.failures.with(&series),
+            partial_failures: optional(self.partial_failures.as_ref()),
+            no_local: ["internal", "external"].map(|policy| self.no_local.with(&[policy, family])),
+            rules_total: tables(0),
+            rules_last: tables(1),
+            input: [0, 1, 2].map(|part| optional(self.input.as_ref().map(|input| &input[part]))),
+            elements: optional(self.elements.as_ref()),
+            transactions: self.transactions.with(&series),
+            disturbances: self.disturbances.with(&series),
+            repairs: self.repairs.with(&series),
+            flows_deleted: self.flows_deleted.with(&series),
+            flows_duration: self.flows_duration.with(&series),
+        }
+    }
+}
+
+/// The bounds of upstream's metric: its helper for joining lists adds the zero.
+fn programming_buckets() -> Vec<f64> {
+    let mut buckets = vec![0.0];
+    buckets.extend(linear_buckets(0.25, 0.25, 2));
+    buckets.extend(linear_buckets(1.0, 1.0, 59));
+    buckets.extend(linear_buckets(60.0, 5.0, 12));
+    buckets.extend(linear_buckets(120.0, 30.0, 7));
+    buckets
+}
+
+fn unix_seconds() -> f64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0.0, |elapsed| elapsed.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latency_has_the_buckets_of_upstream() {
+        let buckets = programming_buckets();
+        assert_eq!(buckets.len(), 81);
+        assert_eq!((buckets[0], buckets[80]), (0.0, 300.0));
+    }
+
+    #[test]
+    fn each_mode_shows_its_own_metrics_under_upstream_names() {
+        let registry = Registry::new();
+        let metrics = Metrics::new(&registry, Mode::Iptables);
+        metrics.families[0].programmed(Duration::from_millis(7));
+        metrics.families[1].failed(Scope::Partial);
+        let text = registry.render();
+        for line in [
+            "kubeproxy_network_programming_duration_seconds_bucket{ip_family=\"IPv4\",le=\"0.25\"} 1\n",
+            "pointsman_network_programming_duration_seconds_bucket{ip_family=\"IPv4\",le=\"0.007\"} 1\n",
+            "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total{ip_family=\"IPv6\"} 1\n",
+        ] {
+            assert!(text.contains(line), "{line} is missing in {text}");
+        }
+        let registry = Registry::new();
+        Metrics::new(&registry, Mode::Nftables);
+        assert!(!registry.render().contains("_iptables_"));
+    }
+}

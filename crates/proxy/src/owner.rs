@@ -1,0 +1,341 @@
+//! Who owns the state, and what does each event do to it?
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use pointsman_api_client::{Event, ObjectKey};
+use pointsman_dataplane::convert::{self, FamilySlice, Problem};
+use pointsman_dataplane::health::SyncHealth;
+use pointsman_dataplane::sync::Resource;
+use pointsman_dataplane::{Watermark, wire};
+use pointsman_kernel::interfaces;
+use pointsman_kernel::nftables_backend::Commits;
+use pointsman_model::{Interner, Revision, ServiceName, SliceName};
+use tokio::sync::{mpsc, watch};
+
+use crate::backend::Report;
+use crate::config::{Config, NodeState};
+use crate::health::Health;
+use crate::metrics::Metrics;
+use crate::serve::Watermarks;
+use crate::side::Side;
+
+/// How long the first sync waits for the Node, whose addresses some rules need (upstream's number).
+const NODE_PATIENCE: Duration = Duration::from_secs(30);
+
+/// What the watches tell.
+#[derive(Debug)]
+pub(crate) enum Input {
+    Service(Box<Event<wire::Service>>),
+    Slice(Box<Event<wire::EndpointSlice>>),
+    Node(Box<Event<wire::Node>>),
+}
+
+/// What the threads tell.
+#[derive(Debug)]
+pub(crate) enum Told {
+    V4(Report<Ipv4Addr>),
+    V6(Report<Ipv6Addr>),
+}
+
+/// The state and everything that is told about it.
+pub(crate) struct Owner {
+    config: Config,
+    names: Interner,
+    v4: Side<Ipv4Addr>,
+    v6: Side<Ipv6Addr>,
+    node: NodeState,
+    node_eligible: bool,
+    /// Before this, the first sync waits for the Node.
+    node_awaited_until: Option<Instant>,
+    next_check: Instant,
+    metrics: Metrics,
+    health: watch::Sender<Health>,
+    watermarks: Watermarks,
+    published: Watermark,
+}
+
+impl Owner {
+    /// Starts the threads.
+    pub fn start(
+        config: Config,
+        metrics: Metrics,
+        watermarks: Watermarks,
+        reports: mpsc::UnboundedSender<Told>,
+    ) -> std::io::Result<Self> {
+        let now = Instant::now();
+        let node = NodeState {
+            interfaces: interfaces::addresses()?,
+            conntrack_liberal: interfaces::conntrack_is_liberal(),
+            ..NodeState::default()
+        };
+        let (health, watched) = watch::channel(Health {
+            families: [SyncHealth::new(config.sync_period); 2],
+            node_eligible: false,
+        });
+        let commits = Commits::default();
+        let other = reports.clone();
+        let [four, six] = metrics.families.clone();
+        // A report to an owner that is gone has nobody to interest.
+        let v4 = Side::start(
+            &config,
+            &node,
+            commits.clone(),
+            four,
+            watched.clone(),
+            move |report| {
+                let _ = reports.send(Told::V4(report));
+            },
+        )?;
+        let v6 = Side::start(&config, &node, commits, six, watched, move |report| {
+            let _ = other.send(Told::V6(report));
+        })?;
+        Ok(Self {
+            names: Interner::default(),
+            v4,
+            v6,
+            node,
+            node_eligible: false,
+            node_awaited_until: Some(now + NODE_PATIENCE),
+            next_check: now + config.sync_period,
+            config,
+            metrics,
+            health,
+            watermarks,
+            published: Watermark::default(),
+        })
+    }
+
+    /// The health as others may read it.
+    pub fn health(&self) -> watch::Receiver<Health> {
+        self.health.subscribe()
+    }
+
+    /// Runs for ever.
+    pub async fn run(mut self, mut inbox: mpsc::Receiver<Input>, mut told: mpsc::UnboundedReceiver<Told>) {
+        let mut batch = Vec::with_capacity(INBOX);
+        loop {
+            let wake = self.step(Instant::now());
+            tokio::select! {
+                biased;
+                report = told.recv() => match report {
+                    Some(report) => self.told(report),
+                    None => return,
+                },
+                count = inbox.recv_many(&mut batch, INBOX) => {
+                    if count == 0 {
+                        return;
+                    }
+                    let now = Instant::now();
+                    batch.drain(..).for_each(|input| self.take(input, now));
+                }
+                () = tokio::time::sleep_until(wake.into()) => {}
+            }
+        }
+    }
+
+    /// Does what is due; returns when to look again.
+    fn step(&mut self, now: Instant) -> Instant {
+        if now >= self.next_check {
+            self.next_check = now + self.config.sync_period;
+            self.check(now);
+        }
+        let mut wake = self.next_check;
+        if let Some(until) = self.node_awaited_until.filter(|until| *until > now) {
+            wake = wake.min(until);
+        } else {
+            let steps = [self.v4.step(now), self.v6.step(now)];
+            wake = steps.iter().filter_map(|step| step.wake).fold(wake, Instant::min);
+            if steps.iter().any(|step| step.began) {
+                self.metrics.nothing_pending();
+            }
+            if steps.iter().any(|step| step.committed) {
+                self.publish();
+            }
+        }
+        self.health.send_replace(Health {
+            families: [self.v4.health(), self.v6.health()],
+            node_eligible: self.node_eligible,
+        });
+        wake
+    }
+
+    fn told(&mut self, report: Told) {
+        let now = Instant::now();
+        let committed = match report {
+            Told::V4(report) => self.v4.take(report, now),
+            Told::V6(report) => self.v6.take(report, now),
+        };
+        if committed {
+            self.publish();
+        }
+    }
+
+    /// Tells how far both families are.
+    fn publish(&mut self) {
+        let (four, six) = (self.v4.watermark(), self.v6.watermark());
+        let watermark = Watermark {
+            services: four.services.min(six.services),
+            slices: four.slices.min(six.slices),
+        };
+        if watermark != self.published {
+            self.published = watermark;
+            self.metrics.watermark(watermark);
+            self.watermarks.publish(watermark, Timestamp::now());
+        }
+    }
+
+    fn check(&mut self, now: Instant) {
+        match interfaces::addresses() {
+            Ok(interfaces) => self.node.interfaces = interfaces,
+            Err(error) => tracing::warn!(%error, "the node's addresses cannot be read"),
+        }
+        self.node.conntrack_liberal = interfaces::conntrack_is_liberal();
+        self.node_changed(now);
+        self.v4.check();
+        self.v6.check();
+    }
+
+    fn node_changed(&mut self, now: Instant) {
+        self.v4.node_changed(now, &self.config, &self.node);
+        self.v6.node_changed(now, &self.config, &self.node);
+    }
+
+    fn take(&mut self, input: Input, now: Instant) {
+        match input {
+            Input::Service(event) => self.take_service(*event, now),
+            Input::Slice(event) => self.take_slice(*event, now),
+            Input::Node(event) => self.take_node(*event, now),
+        }
+    }
+
+    fn take_service(&mut self, event: Event<wire::Service>, now: Instant) {
+        match event {
+            Event::Init => {}
+            Event::Applied { object, .. } => {
+                count(&self.metrics.service_changes);
+                let converted = match convert::service(&object, &mut self.names) {
+                    Ok(converted) => converted,
+                    Err(error) => return tracing::warn!(%error, "a Service is left out"),
+                };
+                report(&converted.problems);
+                let (name, revision) = (&converted.name, converted.revision);
+                self.v4
+                    .fold(now, |index| index.fold_service(name, converted.v4, revision));
+                self.v6
+                    .fold(now, |index| index.fold_service(name, converted.v6, revision));
+            }
+            Event::Deleted(key) => {
+                count(&self.metrics.service_changes);
+                if let Some(name) = name(&key, ServiceName::new) {
+                    self.v4.fold(now, |index| index.fold_service(&name, None, None));
+                    self.v6.fold(now, |index| index.fold_service(&name, None, None));
+                }
+            }
+            Event::Synced(version) => {
+                let services = Revision::parse(&version);
+                let seen = Watermark {
+                    services,
+                    ..Watermark::default()
+                };
+                self.synced(now, Resource::Services, seen);
+            }
+        }
+    }
+
+    fn take_slice(&mut self, event: Event<wire::EndpointSlice>, now: Instant) {
+        match event {
+            Event::Init => {}
+            Event::Applied { object, .. } => {
+                count(&self.metrics.endpoint_changes);
+                let converted = match convert::slice(&object, &mut self.names) {
+                    Ok(converted) => converted,
+                    Err(error) => return tracing::warn!(%error, "an EndpointSlice is left out"),
+                };
+                report(&converted.problems);
+                let (revision, trigger) = (converted.revision, converted.trigger);
+                // A name may come back with another kind of addresses, so the other family forgets it.
+                match converted.slice {
+                    FamilySlice::V4(slice) => {
+                        self.v6
+                            .fold(now, |index| index.remove_slice(&slice.name, revision));
+                        self.v4
+                            .fold(now, |index| index.fold_slice(slice, revision, trigger));
+                    }
+                    FamilySlice::V6(slice) => {
+                        self.v4
+                            .fold(now, |index| index.remove_slice(&slice.name, revision));
+                        self.v6
+                            .fold(now, |index| index.fold_slice(slice, revision, trigger));
+                    }
+                    FamilySlice::Ignored(name) => self.remove_slice(now, &name, revision),
+                }
+            }
+            Event::Deleted(key) => {
+                count(&self.metrics.endpoint_changes);
+                if let Some(name) = name(&key, SliceName::new) {
+                    self.remove_slice(now, &name, None);
+                }
+            }
+            Event::Synced(version) => {
+                let slices = Revision::parse(&version);
+                let seen = Watermark {
+                    slices,
+                    ..Watermark::default()
+                };
+                self.synced(now, Resource::Slices, seen);
+            }
+        }
+    }
+
+    fn remove_slice(&mut self, now: Instant, name: &SliceName, revision: Option<Revision>) {
+        self.v4.fold(now, |index| index.remove_slice(name, revision));
+        self.v6.fold(now, |index| index.remove_slice(name, revision));
+    }
+
+    fn synced(&mut self, now: Instant, resource: Resource, seen: Watermark) {
+        self.v4.fold(now, |index| index.advance(seen));
+        self.v6.fold(now, |index| index.advance(seen));
+        self.v4.listed(now, resource);
+        self.v6.listed(now, resource);
+    }
+
+    fn take_node(&mut self, event: Event<wire::Node>, now: Instant) {
+        match event {
+            Event::Init => {}
+            Event::Applied { object, .. } => {
+                let facts = convert::node(&object);
+                self.node_eligible = facts.eligible;
+                self.node.addresses = facts.addresses;
+                self.node.pod_cidrs = facts.pod_cidrs;
+                self.v4.fold(now, |index| index.set_zone(facts.zone.clone()));
+                self.v6.fold(now, |index| index.set_zone(facts.zone));
+                self.node_changed(now);
+            }
+            // Its addresses are still the best we know.
+            Event::Deleted(_) => self.node_eligible = false,
+            Event::Synced(_) => self.node_awaited_until = None,
+        }
+    }
+}
+
+/// Events that may wait for the owner.
+pub(crate) const INBOX: usize = 1024;
+
+fn count((total, pending): &(pointsman_telemetry::Counter, pointsman_telemetry::Gauge)) {
+    total.inc();
+    pending.inc();
+}
+
+fn report(problems: &[Problem]) {
+    for problem in problems {
+        tracing::warn!(%problem, "part of an object is left out");
+    }
+}
+
+fn name<N, E: std::fmt::Display>(key: &ObjectKey, make: impl Fn(&str, &str) -> Result<N, E>) -> Option<N> {
+    make(key.namespace(), key.name())
+        .inspect_err(|error| tracing::warn!(%error, "a deletion is left out"))
+        .ok()
+}

@@ -1,0 +1,127 @@
+//! How do the parts of a proxy start and end?
+
+use std::io;
+use std::net::SocketAddr;
+
+use ::http::{Request, Response};
+use hyper::body::Incoming;
+use pointsman_api_client::{Client, ConnectError, Event, Resource, Scope, Watcher, connect};
+use pointsman_dataplane::wire;
+use pointsman_telemetry::{BuildInfo, Registry, register_process};
+use serde::de::DeserializeOwned;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use crate::config::Config;
+use crate::http::{Body, Wildcard, bind_listener, listen_and_serve, serve};
+use crate::metrics::Metrics;
+use crate::owner::{INBOX, Input, Owner};
+use crate::serve::{Watermarks, healthz, metrics};
+
+/// Why a proxy gave up.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// There is no usable configuration of the connection.
+    #[error("no connection to an API server can be set up")]
+    Connect(#[from] ConnectError),
+    /// An address cannot be listened on.
+    #[error("listening on {address}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The system does not let us start.
+    #[error("starting the threads that write rules")]
+    Start(#[source] io::Error),
+    /// A part ended by a fault of ours.
+    #[error("a part of the proxy ended unexpectedly")]
+    Ended,
+}
+
+/// Runs until `stop` turns true. The rules stay in the kernel. Metrics go to `registry`, which is also
+/// served.
+pub async fn run(
+    config: Config,
+    registry: Registry,
+    mut stop: watch::Receiver<bool>,
+) -> Result<(), RunError> {
+    let client = connect::connect(&config.source, "pointsman-proxy").await?;
+    register_process(
+        &registry,
+        BuildInfo {
+            version: env!("CARGO_PKG_VERSION"),
+            revision: "",
+            role: "proxy",
+        },
+    );
+    let measured = Metrics::new(&registry, config.mode);
+    let watermarks = Watermarks::new(&config.node);
+    let (reports, told) = mpsc::unbounded_channel();
+    let owner = Owner::start(config.clone(), measured.clone(), watermarks.clone(), reports)
+        .map_err(RunError::Start)?;
+    let mut tasks = JoinSet::new();
+    if let Some(address) = config.metrics {
+        let answer = metrics(registry, config.mode, watermarks);
+        listen(&mut tasks, address, &config, "metrics", answer)?;
+    }
+    if let Some(address) = config.healthz {
+        let answer = healthz(owner.health(), measured);
+        listen(&mut tasks, address, &config, "health", answer)?;
+    }
+    let (sender, inbox) = mpsc::channel(INBOX);
+    start_watches(&mut tasks, &client, &config, &sender);
+    drop(sender);
+    tracing::info!(node = config.node, mode = config.mode.as_str(), "starting");
+    tasks.spawn(owner.run(inbox, told));
+    let ended = tokio::select! {
+        ended = tasks.join_next() => ended,
+        _ = stop.wait_for(|stop| *stop) => return Ok(()),
+    };
+    if let Some(Err(error)) = ended {
+        tracing::error!(%error, "a part of the proxy ended unexpectedly");
+    }
+    Err(RunError::Ended)
+}
+
+fn listen(
+    tasks: &mut JoinSet<()>,
+    address: SocketAddr,
+    config: &Config,
+    what: &'static str,
+    answer: impl Fn(&Request<Incoming>) -> Response<Body> + Clone + Send + Sync + 'static,
+) -> Result<(), RunError> {
+    if config.bind_or_fail {
+        let listener = bind_listener(address, Wildcard::BothFamilies)
+            .map_err(|source| RunError::Listen { address, source })?;
+        tasks.spawn(serve(listener, what, answer));
+    } else {
+        tasks.spawn(listen_and_serve(address, what, answer));
+    }
+    Ok(())
+}
+
+/// Watches what upstream watches: Services that are ours, slices that are not headless, our own Node.
+fn start_watches(tasks: &mut JoinSet<()>, client: &Client, config: &Config, sender: &mpsc::Sender<Input>) {
+    let services = Scope::all(Resource::SERVICES)
+        .labels("!service.kubernetes.io/service-proxy-name")
+        .fields("spec.clusterIP!=None");
+    let slices = Scope::all(Resource::ENDPOINT_SLICES).labels("!service.kubernetes.io/headless");
+    let node = Scope::all(Resource::NODES).fields(&format!("metadata.name={}", config.node));
+    follow::<wire::Service>(tasks, client, services, sender, Input::Service);
+    follow::<wire::EndpointSlice>(tasks, client, slices, sender, Input::Slice);
+    follow::<wire::Node>(tasks, client, node, sender, Input::Node);
+}
+
+fn follow<T: DeserializeOwned + Send + 'static>(
+    tasks: &mut JoinSet<()>,
+    client: &Client,
+    scope: Scope,
+    sender: &mpsc::Sender<Input>,
+    input: fn(Box<Event<T>>) -> Input,
+) {
+    let watcher = Watcher::<T>::new(client.clone(), scope);
+    tasks.spawn(watcher.forward(sender.clone(), move |event| Some(input(Box::new(event)))));
+}

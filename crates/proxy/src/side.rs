@@ -1,0 +1,218 @@
+//! What happens around the rules of one family?
+//!
+//! A [`Side`] joins the synchroniser of a family with the thread that writes, and tells the world what a
+//! sync changed. It runs on the owner's task.
+
+use std::time::Instant;
+
+use jiff::Timestamp;
+use pointsman_dataplane::schedule::Next;
+use pointsman_dataplane::state::ExternalIps;
+use pointsman_dataplane::sync::{Done, Resource};
+use pointsman_dataplane::{
+    Batch, Index, Outcome, ProgramError, Scope, Settings, Synchroniser, TriggerTime, Watermark,
+};
+use pointsman_kernel::nftables_backend::Commits;
+use pointsman_model::{Address, NodeName};
+use tokio::sync::watch;
+
+use crate::backend::{Chain, Job, Report, Worker, Written};
+use crate::config::{Config, NodeState};
+use crate::flows::Flows;
+use crate::health::Health;
+use crate::metrics::FamilyMetrics;
+use crate::service_health::ServiceServers;
+
+/// One family.
+#[derive(Debug)]
+pub(crate) struct Side<A> {
+    sync: Synchroniser<A>,
+    worker: Worker<A>,
+    flows: Flows<A>,
+    servers: ServiceServers,
+    settings: Settings<A>,
+    metrics: FamilyMetrics,
+    checking: bool,
+}
+
+impl<A: Address> Side<A> {
+    /// Starts the family's threads.
+    pub fn start(
+        config: &Config,
+        node: &NodeState,
+        commits: Commits,
+        metrics: FamilyMetrics,
+        health: watch::Receiver<Health>,
+        report: impl Fn(Report<A>) + Send + 'static,
+    ) -> std::io::Result<Self> {
+        let started = TriggerTime::from(Timestamp::now());
+        let name = NodeName::from(config.node.as_str());
+        let index = Index::new(name, ExternalIps::Honoured, started);
+        let settings = config.settings::<A>(node);
+        let mut servers = ServiceServers::new(health);
+        servers.listen_on(&settings.node_ports);
+        Ok(Self {
+            sync: Synchroniser::new(index, config.intervals()),
+            worker: Worker::start(config.mode, settings.clone(), commits, report)?,
+            flows: Flows::start(metrics.clone())?,
+            servers,
+            settings,
+            metrics,
+            checking: false,
+        })
+    }
+
+    /// Folds changes in.
+    pub fn fold(&mut self, now: Instant, changes: impl FnOnce(&mut Index<A>)) {
+        self.sync.fold(now, changes);
+        self.metrics.queued();
+    }
+
+    /// A first list is complete.
+    pub fn listed(&mut self, now: Instant, resource: Resource) {
+        self.sync.listed(now, resource);
+    }
+
+    /// Takes over what the node says about itself.
+    pub fn node_changed(&mut self, now: Instant, config: &Config, node: &NodeState) {
+        let settings = config.settings::<A>(node);
+        if settings == self.settings {
+            return;
+        }
+        tracing::info!(family = %A::FAMILY, "the node changed, all rules are written again");
+        self.servers.listen_on(&settings.node_ports);
+        self.settings = settings.clone();
+        self.worker.send(Job::Settings(Box::new(settings)));
+        self.fold(now, Index::force_full);
+    }
+
+    /// Asks whether the rules are as we left them.
+    pub fn check(&mut self) {
+        if !self.checking && self.sync.tally().full > 0 {
+            self.checking = true;
+            self.worker.send(Job::Check);
+        }
+    }
+
+    /// Begins a sync if it is time. Returns when to ask again, and whether something was committed.
+    pub fn step(&mut self, now: Instant) -> Step {
+        let mut committed = false;
+        while let Some(batch) = self.sync.begin(now) {
+            if !batch.is_empty() {
+                self.worker.send(Job::Sync(Box::new(batch)));
+                return Step {
+                    wake: None,
+                    committed,
+                    began: true,
+                };
+            }
+            // Nothing to write: only times and the watermark are due.
+            self.finish(batch, Ok(Written::default()), now);
+            committed = true;
+        }
+        let wake = match self.sync.next(now) {
+            Next::Wait(at) => Some(at),
+            Next::Run | Next::Running => None,
+        };
+        Step {
+            wake,
+            committed,
+            began: false,
+        }
+    }
+
+    /// Takes in what the thread says; true if something was committed.
+    pub fn take(&mut self, report: Report<A>, now: Instant) -> bool {
+        match report {
+            Report::Synced { batch, result, at } => self.finish(*batch, result, at),
+            Report::Checked(undisturbed) => {
+                self.checking = false;
+                if !undisturbed {
+                    self.metrics.disturbances.inc();
+                    tracing::info!(family = %A::FAMILY, "somebody may have changed the rules, comparing all of them");
+                    self.fold(now, Index::force_full);
+                }
+                false
+            }
+        }
+    }
+
+    fn finish(&mut self, batch: Batch<A>, result: Result<Written, ProgramError>, at: Instant) -> bool {
+        let quiet = batch.is_empty();
+        let verdict = result.as_ref().map(|_| ()).map_err(ProgramError::recovery);
+        match self.sync.finish(batch, verdict, at) {
+            Outcome::Done(done) => {
+                if !quiet {
+                    self.metrics.took(done.scope, done.took);
+                }
+                if let Ok(written) = &result {
+                    self.metrics.wrote(written);
+                    tell(A::FAMILY.as_str(), &done, written);
+                }
+                self.publish(*done, at);
+                true
+            }
+            Outcome::Failed { scope, took } => {
+                self.metrics.took(scope, took);
+                self.metrics.failed(scope);
+                if let Err(error) = &result {
+                    tracing::error!(family = %A::FAMILY, ?scope, error = %Chain(error), "rules could not be written, trying again");
+                }
+                false
+            }
+        }
+    }
+
+    fn publish(&mut self, done: Done<A>, at: Instant) {
+        let now = TriggerTime::from(Timestamp::now());
+        let late = at.elapsed();
+        for trigger in &done.committed.triggers {
+            self.metrics
+                .programmed(trigger.at.elapsed(now).saturating_sub(late));
+        }
+        self.metrics.synced(&done.committed.totals);
+        self.servers.reconcile(self.sync.health_checks());
+        self.flows.review(done.udp);
+    }
+
+    /// Everything up to here is in the kernel.
+    pub fn watermark(&self) -> Watermark {
+        self.sync.index().watermark()
+    }
+
+    /// Whether the rules follow the cluster.
+    pub fn health(&self) -> pointsman_dataplane::health::SyncHealth {
+        *self.sync.health()
+    }
+}
+
+/// What a step led to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step {
+    /// When to ask again; something else wakes us before if there is none.
+    pub wake: Option<Instant>,
+    /// A watermark may have moved.
+    pub committed: bool,
+    /// A batch went to the thread.
+    pub began: bool,
+}
+
+fn tell<A: Address>(family: &str, done: &Done<A>, written: &Written) {
+    let took_seconds = done.took.as_secs_f64();
+    let services = done.committed.totals.services;
+    if done.scope == Scope::Full {
+        let endpoints = done.committed.totals.endpoints;
+        let repaired = written.repaired;
+        tracing::info!(
+            family,
+            took_seconds,
+            services,
+            endpoints,
+            repaired,
+            "all rules are in place"
+        );
+    } else {
+        let transactions = written.transactions;
+        tracing::debug!(family, took_seconds, services, transactions, "rules changed");
+    }
+}
