@@ -1,6 +1,7 @@
 //! Whatever breaks in between, the end state is right: nothing doubled, nothing lost.
 
-use crate::harness::{Cluster, eventually};
+use crate::cluster::Cluster;
+use crate::harness::eventually;
 use pointsman_api_client::{Event, Patch, Resource, Scope, Watcher};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -57,6 +58,30 @@ async fn an_api_server_killed_in_the_middle_of_writes_leaves_nothing_wrong() {
     }
     expect(&cluster, &expected(12, |number| number % 2 == 0)).await;
     assert!(cluster.slices("web").await.len() <= 12usize.div_ceil(5) + 1);
+    loops.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_happened_during_a_gap_that_nobody_can_fill_is_found_out() {
+    let mut cluster = Cluster::start().await;
+    let loops = cluster.lone_controllers(&["--controllers=endpointslice,endpoint"]);
+    cluster.node("n1", "a").await;
+    cluster.service(json!({})).await;
+    for number in 0..3 {
+        cluster.pod(&format!("p{number}"), &ip(number), true).await;
+    }
+    expect(&cluster, &expected(3, |_| true)).await;
+    cluster
+        .change_behind_their_backs(async |cluster| {
+            cluster.remove_pod("p0").await;
+            cluster.set_ready("p1", false).await;
+            cluster.pod("p3", &ip(3), true).await;
+        })
+        .await;
+    cluster
+        .expect("web", &["p1 no/no/no", "p2 yes/yes/no", "p3 yes/yes/no"])
+        .await;
+    loops.says("listing again").await;
     loops.stop().await;
 }
 

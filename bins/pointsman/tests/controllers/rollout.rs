@@ -1,6 +1,7 @@
 //! Deployments roll, pause and go back as `kubectl rollout` expects.
 
-use crate::harness::{Cluster, eventually};
+use crate::cluster::Cluster;
+use crate::harness::eventually;
 use pointsman_api_client::{Patch, Resource};
 use serde_json::{Value, json};
 

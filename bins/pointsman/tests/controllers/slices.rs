@@ -1,6 +1,7 @@
 //! Slices and Endpoints follow Services and pods.
 
-use crate::harness::{Cluster, eventually};
+use crate::cluster::Cluster;
+use crate::harness::eventually;
 use pointsman_api_client::{DeleteOptions, Resource};
 use pointsman_slices::Moment;
 use serde_json::{Value, json};

@@ -3,93 +3,79 @@
 //! An API server and the loops run as processes of their own; nodes are objects, and a fake kubelet
 //! gives pods addresses and makes them ready.
 
+use crate::harness::{SOON, Server, eventually};
 use pointsman_api_client::connect::connect;
-use pointsman_api_client::{ApiError, Client, DeleteOptions, Event, Patch, Resource, Scope, Source, Watcher};
+use pointsman_api_client::{Client, DeleteOptions, Event, Patch, Resource, Scope, Source, Watcher};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::fs::File;
-use std::hash::{BuildHasher, RandomState};
-use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
+use tempfile::NamedTempFile;
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
-/// How long anything that should happen at once may take on a busy machine.
-pub const SOON: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
-/// An API server, and the directory of everything that belongs to it.
+/// An API server, and a client of its administrator.
 pub struct Cluster {
-    home: TempDir,
-    server: Option<Child>,
-    listen: String,
+    server: Server,
     pub client: Client,
 }
 
 /// A running `pointsman controllers`; killed when dropped.
 pub struct Controllers {
     process: Child,
-    log: PathBuf,
+    log: NamedTempFile,
 }
 
 impl Cluster {
     /// Starts an API server; returns when it is ready.
     pub async fn start() -> Self {
-        Self::start_with(&[]).await
-    }
-
-    /// The same with further flags of the API server.
-    pub async fn start_with(flags: &[&str]) -> Self {
-        let home = tempfile::tempdir().unwrap();
-        let listen = format!("127.0.0.1:{}", quiet_port());
-        let server = spawn_server(&home, &listen, flags);
-        let admin = home.path().join("data/admin.kubeconfig");
-        eventually("the API server writes its kubeconfig", async || {
-            admin.exists().then_some(())
-        })
-        .await;
-        let client = eventually("the kubeconfig can be read", async || {
-            connect(&Source::Kubeconfig(admin.clone()), "test").await.ok()
-        })
-        .await;
-        let cluster = Self {
-            home,
-            server: Some(server),
-            listen,
-            client,
-        };
-        cluster.wait_until_ready().await;
-        cluster
-    }
-
-    async fn wait_until_ready(&self) {
-        // The answer is a word and not an object, so a good one "cannot be read".
-        eventually("the API server is ready", async || {
-            let answer = self.client.get_path::<Value>("/readyz").await;
-            matches!(answer, Err(ApiError::Unreadable(_))).then_some(())
-        })
-        .await;
+        let server = Server::start_to_be_restarted(&[]).await;
+        let source = Source::Kubeconfig(server.kubeconfig());
+        let client = connect(&source, "test").await.unwrap();
+        Self { server, client }
     }
 
     /// Ends the API server as `kill -9` does.
     pub async fn kill_server(&mut self) {
-        self.server.take().unwrap().kill().await.unwrap();
+        self.server.kill().await;
+    }
+
+    /// Restarts the API server where the loops do not find it, lets `change` happen there until history
+    /// from before is forgotten, and brings it back.
+    pub async fn change_behind_their_backs(&mut self, change: impl AsyncFnOnce(&Cluster)) {
+        let path = "/api/v1/pods";
+        let list: Value = self.client.get_path(path).await.unwrap();
+        let version = list["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+        self.server.set_flags(&["--etcd-compaction-interval=1s"]);
+        self.server.kill().await;
+        self.server.launch_hidden().await;
+        self.client = self.connect().await;
+        change(self).await;
+        self.server.hide_until_forgotten(path, &version).await;
+        self.server.terminate().await;
+        self.server.launch().await;
+        self.client = self.connect().await;
+    }
+
+    async fn connect(&self) -> Client {
+        let source = Source::Kubeconfig(self.server.kubeconfig());
+        connect(&source, "test").await.unwrap()
     }
 
     /// Starts the API server again, with these flags.
     pub async fn start_server(&mut self, flags: &[&str]) {
-        assert!(self.server.is_none());
-        self.server = Some(spawn_server(&self.home, &self.listen, flags));
-        self.wait_until_ready().await;
+        self.server.set_flags(flags);
+        self.server.launch().await;
     }
 
     /// Starts loops as the role they have in a cluster.
     pub fn controllers(&self, flags: &[&str]) -> Controllers {
-        let kubeconfig = self.home.path().join("data/kubeconfigs/controllers.kubeconfig");
-        let name = format!("controllers-{:x}.log", RandomState::new().hash_one(0));
-        let log = self.home.path().join(name);
+        let admin = self.server.kubeconfig();
+        let kubeconfig = admin.with_file_name("kubeconfigs").join("controllers.kubeconfig");
+        let log = NamedTempFile::new().unwrap();
         let process = Command::new(env!("CARGO_BIN_EXE_pointsman"))
             .arg("controllers")
             .arg("--kubeconfig")
@@ -102,7 +88,7 @@ impl Cluster {
             .env_remove("KUBECONFIG")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(File::create(&log).unwrap())
+            .stderr(File::create(log.path()).unwrap())
             .kill_on_drop(true)
             .spawn()
             .unwrap();
@@ -117,16 +103,8 @@ impl Cluster {
 
     /// What kubectl prints; it has to succeed.
     pub async fn kubectl(&self, arguments: &[&str]) -> String {
-        let output = Command::new("kubectl")
-            .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .env("HOME", self.home.path())
-            .env("KUBECONFIG", self.home.path().join("data/admin.kubeconfig"))
-            .args(arguments)
-            .kill_on_drop(true)
-            .output()
-            .await
-            .unwrap();
+        let mut command = self.server.kubectl_command();
+        let output = command.args(arguments).output().await.unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "kubectl {arguments:?}: {errors}");
         String::from_utf8(output.stdout).unwrap()
@@ -348,7 +326,7 @@ impl Controllers {
 
     /// Everything logged so far.
     pub fn log(&self) -> String {
-        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let log = std::fs::read_to_string(self.log.path()).unwrap_or_default();
         // Colours make lines hard to search.
         let mut plain = String::new();
         let mut escape = false;
@@ -375,49 +353,6 @@ impl Drop for Controllers {
             );
         } else {
             assert!(!log.contains("panicked"), "the loops panicked\n{log}");
-        }
-    }
-}
-
-/// Tries until `attempt` gives a value; says what did not come true otherwise.
-pub async fn eventually<T, F: AsyncFnMut() -> Option<T>>(what: &str, mut attempt: F) -> T {
-    let deadline = Instant::now() + SOON;
-    loop {
-        if let Some(value) = attempt().await {
-            return value;
-        }
-        assert!(Instant::now() < deadline, "did not come true in {SOON:?}: {what}");
-        tokio::time::sleep(POLL).await;
-    }
-}
-
-fn spawn_server(home: &TempDir, listen: &str, flags: &[&str]) -> Child {
-    let log = File::options()
-        .create(true)
-        .append(true)
-        .open(home.path().join("server.log"))
-        .unwrap();
-    Command::new(env!("CARGO_BIN_EXE_pointsman"))
-        .arg("apiserver")
-        .arg("--data-dir")
-        .arg(home.path().join("data"))
-        .args(["--listen", listen])
-        .args(flags)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(log)
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap()
-}
-
-/// A free port that the system does not hand out to outgoing connections, so that nobody takes it while
-/// the server is down.
-fn quiet_port() -> u16 {
-    loop {
-        let port = 15_000 + u16::try_from(RandomState::new().hash_one(1) % 15_000).unwrap();
-        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
         }
     }
 }
