@@ -128,16 +128,19 @@ pub fn plan(
     let (leaving, mut active): (Vec<&Pod>, Vec<&Pod>) = mine.into_iter().partition(|pod| pod.deleting());
     let have = active.len() + plan.adopt.len();
     let want = usize::try_from(set.spec.replicas).unwrap_or(0);
+    let mut surplus = 0;
     if !set.metadata.deleting() {
         plan.create = want.saturating_sub(have).min(BURST);
-        let surplus = have.saturating_sub(want).min(BURST).min(active.len());
+        surplus = have.saturating_sub(want).min(BURST).min(active.len());
         if surplus > 0 {
             active.sort_by(|a, b| deletion_order(a, b, siblings, now));
             plan.delete = active[..surplus].iter().map(|pod| identity(pod)).collect();
         }
     }
-    let status = status(set, &active, leaving.len(), failure, now);
-    plan.look_again = next_available(set, &active, now);
+    // Pods that go now no longer count: a Deployment that still saw them would take others too.
+    let staying = &active[surplus..];
+    let status = status(set, staying, leaving.len() + surplus, failure, now);
+    plan.look_again = next_available(set, staying, now);
     plan.status = (status != set.status).then_some(status);
     plan
 }
