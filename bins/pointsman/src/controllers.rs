@@ -78,16 +78,20 @@ pub struct Flags {
 
 /// Runs the loops until a signal stops them.
 pub async fn run(flags: Flags) -> anyhow::Result<()> {
-    let config = config(flags)?;
     let (stop, stopping) = watch::channel(false);
-    let running = run_loops(config, Registry::new(), stopping);
+    let running = run_until(flags, stopping);
     tokio::pin!(running);
     tokio::select! {
-        outcome = &mut running => return Ok(outcome?),
+        outcome = &mut running => return outcome,
         signal = stop_signal() => signal?,
     }
     stop.send_replace(true);
-    Ok(running.await?)
+    running.await
+}
+
+/// Runs the loops until `stopping` turns true.
+pub async fn run_until(flags: Flags, stopping: watch::Receiver<bool>) -> anyhow::Result<()> {
+    Ok(run_loops(config(flags)?, Registry::new(), stopping).await?)
 }
 
 fn config(flags: Flags) -> anyhow::Result<Config> {

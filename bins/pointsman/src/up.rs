@@ -1,11 +1,13 @@
 //! `pointsman up`: everything on this machine.
 
-use crate::{apiserver, stop_signal};
+use crate::{apiserver, controllers, stop_signal};
 use clap::{Args, Parser};
+use std::ffi::OsStr;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Instant;
+use tokio::sync::watch;
 
 /// What a newcomer needs and nothing else.
 #[derive(Args)]
@@ -18,11 +20,16 @@ pub struct Flags {
     listen: SocketAddr,
 }
 
-/// Lets the API server's own flags supply their defaults.
+/// Lets a role's own flags supply their defaults.
 #[derive(Parser)]
-struct ApiServer {
+struct Role<F: Args> {
     #[command(flatten)]
-    flags: apiserver::Flags,
+    flags: F,
+}
+
+fn role<F: Args>(arguments: &[&OsStr]) -> anyhow::Result<F> {
+    let all = std::iter::once(OsStr::new("up")).chain(arguments.iter().copied());
+    Ok(Role::try_parse_from(all)?.flags)
 }
 
 /// Starts everything, says how to use it, and stops it on a signal.
@@ -32,38 +39,66 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     write!(out, "API server ... ")?;
     out.flush()?;
     let listen = flags.listen.to_string();
-    let arguments = [
-        "up".as_ref(),
+    let data_dir = flags.data_dir.as_os_str();
+    let server = role(&[
         "--data-dir".as_ref(),
-        flags.data_dir.as_os_str(),
+        data_dir,
         "--listen".as_ref(),
         listen.as_ref(),
-    ];
-    let running = apiserver::launch(ApiServer::try_parse_from(arguments)?.flags).await?;
+    ])?;
+    let server = apiserver::launch(server).await?;
     writeln!(
         out,
         "ready in {} ms ({} objects found)",
         started.elapsed().as_millis(),
-        running.objects
+        server.objects
     )?;
-    let kubeconfig = running
+
+    let kubeconfig = flags.data_dir.join("kubeconfigs/controllers.kubeconfig");
+    // One process leads by itself, and a second cluster on this machine must find its ports free.
+    let flags_of_loops = role(&[
+        "--kubeconfig".as_ref(),
+        kubeconfig.as_os_str(),
+        "--leader-elect=false".as_ref(),
+        "--metrics-listen".as_ref(),
+        "off".as_ref(),
+    ])?;
+    let (stop, stopping) = watch::channel(false);
+    let mut loops = tokio::spawn(controllers::run_until(flags_of_loops, stopping));
+    writeln!(out, "controllers ... started")?;
+    say_how_to_use(&mut out, &server, &flags)?;
+    tokio::select! {
+        signal = stop_signal() => signal?,
+        ended = &mut loops => ended??,
+    }
+    stop.send_replace(true);
+    if !loops.is_finished() {
+        loops.await??;
+    }
+    server.stop().await;
+    Ok(())
+}
+
+fn say_how_to_use(
+    out: &mut impl Write,
+    server: &pointsman_api_server::Running,
+    flags: &Flags,
+) -> std::io::Result<()> {
+    let kubeconfig = server
         .kubeconfig
         .canonicalize()
-        .unwrap_or_else(|_| running.kubeconfig.clone());
+        .unwrap_or_else(|_| server.kubeconfig.clone());
     writeln!(
         out,
         "\nserving   https://{}\n\nTry, in another terminal:\n  \
          export KUBECONFIG={}\n  \
-         kubectl get namespaces\n  \
-         kubectl create deployment web --image=host --replicas=3 && kubectl get deployments -o wide\n  \
-         kubectl get endpointslices --all-namespaces --watch\n\n\
+         kubectl create deployment web --image=host --replicas=3 && kubectl get deployments,pods -o wide\n  \
+         kubectl expose deployment web --port=80 && kubectl get services,endpointslices\n  \
+         kubectl get pods --watch\n\n\
          Ctrl-C stops it; the next start finds its data in {}.\nready",
-        running.address,
+        server.address,
         kubeconfig.display(),
         flags.data_dir.display(),
     )?;
-    out.flush()?;
-    stop_signal().await?;
-    running.stop().await;
-    Ok(())
+    out.flush()
 }
