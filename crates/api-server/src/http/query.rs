@@ -82,7 +82,7 @@ impl Query {
 }
 
 /// Reads Go's duration form: decimal numbers with units, such as `1m30s` or `500ms`.
-fn go_duration(text: &str) -> Option<Duration> {
+pub fn go_duration(text: &str) -> Option<Duration> {
     if text == "0" {
         return Some(Duration::ZERO);
     }
