@@ -21,11 +21,15 @@ use crate::claims::Claims;
 use crate::programmer::Recovery;
 use crate::select::{Judgement, Needs, Viewpoint, judge};
 use crate::state::{ExternalIps, ServiceState, SliceView, merge};
+use crate::sync::Resource;
 use crate::trigger::{Trigger, TriggerTime};
 
 mod records;
+mod totals;
 
 use records::{Entry, PortPool, SliceKey, SliceKeys, SliceRecord};
+
+pub use totals::Totals;
 
 /// Folds changes of one IP family and yields batches. See the module's documentation.
 #[derive(Debug)]
@@ -43,8 +47,17 @@ pub struct Index<A> {
     full: bool,
     triggers: Vec<Trigger>,
     received: Watermark,
+    /// Resources whose list is under way: versions come in any order, so they say nothing yet.
+    listing: Listing,
     committed: Watermark,
     totals: Totals,
+}
+
+/// Which lists are under way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Listing {
+    services: bool,
+    slices: bool,
 }
 
 /// How much of the kernel's state a batch replaces.
@@ -110,41 +123,6 @@ pub struct Committed {
     pub totals: Totals,
 }
 
-/// Sums over the programmed state, kept up to date change by change.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Services.
-    pub services: u64,
-    /// Service ports.
-    pub ports: u64,
-    /// Endpoints of all those ports, whatever their health.
-    pub endpoints: u64,
-    /// Ports whose internal traffic is dropped for lack of a local endpoint.
-    pub dropping_internal: u64,
-    /// Ports whose external traffic is dropped for lack of a local endpoint.
-    pub dropping_external: u64,
-}
-
-impl Totals {
-    fn count<A: Address>(&mut self, state: &ServiceState<A>, step: impl Fn(&mut u64, u64)) {
-        step(&mut self.services, 1);
-        step(&mut self.ports, state.ports.len() as u64);
-        step(&mut self.endpoints, u64::from(state.endpoints));
-        let count = |drops: fn(&crate::PortView<'_, A>) -> bool| state.ports().filter(drops).count() as u64;
-        step(&mut self.dropping_internal, count(|port| port.drops_internal()));
-        step(&mut self.dropping_external, count(|port| port.drops_external()));
-    }
-
-    fn replace<A: Address>(&mut self, before: Option<&ServiceState<A>>, after: Option<&ServiceState<A>>) {
-        if let Some(before) = before {
-            self.count(before, |sum, by| *sum -= by);
-        }
-        if let Some(after) = after {
-            self.count(after, |sum, by| *sum += by);
-        }
-    }
-}
-
 impl<A: Address> Index<A> {
     /// An empty index. The first batch is full: the kernel may hold leftovers.
     pub fn new(node: NodeName, external_ips: ExternalIps, started: TriggerTime) -> Self {
@@ -161,6 +139,7 @@ impl<A: Address> Index<A> {
             full: true,
             triggers: Vec::new(),
             received: Watermark::default(),
+            listing: Listing::default(),
             committed: Watermark::default(),
             totals: Totals::default(),
         }
@@ -173,7 +152,7 @@ impl<A: Address> Index<A> {
         service: Option<Service<A>>,
         revision: Option<Revision>,
     ) {
-        self.received.services = self.received.services.max(revision);
+        self.told_service(revision);
         let name = self.known_name(name);
         let entry = self.entries.entry(name.clone()).or_default();
         if entry.service.as_deref() == service.as_ref() {
@@ -196,7 +175,7 @@ impl<A: Address> Index<A> {
 
     /// Folds an added or changed slice and its trigger time. An unchanged one gives no sample.
     pub fn fold_slice(&mut self, slice: Slice<A>, revision: Option<Revision>, trigger: Option<TriggerTime>) {
-        self.received.slices = self.received.slices.max(revision);
+        self.told_slice(revision);
         let key = self.keys.of(&slice.name);
         let known = self.slices.get(&key);
         let same_content = known.is_some_and(|known| known.holds(&slice));
@@ -232,7 +211,7 @@ impl<A: Address> Index<A> {
 
     /// Folds the deletion of a slice, which also discards the trigger times it still had to report.
     pub fn remove_slice(&mut self, name: &SliceName, revision: Option<Revision>) {
-        self.received.slices = self.received.slices.max(revision);
+        self.told_slice(revision);
         let key = self.keys.of(name);
         if let Some(gone) = self.slices.remove(&key) {
             self.triggers.retain(|trigger| trigger.slice != *name);
@@ -240,8 +219,19 @@ impl<A: Address> Index<A> {
         }
     }
 
+    /// A list begins. Until [`Index::advance`] ends it, the versions of its objects say nothing about
+    /// the objects that have not been told yet.
+    pub fn list_begins(&mut self, resource: Resource) {
+        match resource {
+            Resource::Services => self.listing.services = true,
+            Resource::Slices => self.listing.slices = true,
+        }
+    }
+
     /// Notes that everything up to these versions has been folded (a bookmark or a finished list).
     pub fn advance(&mut self, seen: Watermark) {
+        self.listing.services &= seen.services.is_none();
+        self.listing.slices &= seen.slices.is_none();
         self.received.services = self.received.services.max(seen.services);
         self.received.slices = self.received.slices.max(seen.slices);
     }
@@ -437,6 +427,18 @@ impl<A: Address> Index<A> {
     /// How many Services wait for the next batch, and how many samples.
     pub fn pending(&self) -> (usize, usize) {
         (self.dirty.len(), self.triggers.len())
+    }
+
+    fn told_service(&mut self, revision: Option<Revision>) {
+        if !self.listing.services {
+            self.received.services = self.received.services.max(revision);
+        }
+    }
+
+    fn told_slice(&mut self, revision: Option<Revision>) {
+        if !self.listing.slices {
+            self.received.slices = self.received.slices.max(revision);
+        }
     }
 
     fn slices_of<'a>(&'a self, entry: &'a Entry<A>) -> impl Iterator<Item = SliceView<'a, A>> + Clone {

@@ -106,6 +106,11 @@ impl<A: Address> Synchroniser<A> {
         }
     }
 
+    /// A list of a resource begins, the first one or one after a gap.
+    pub fn list_begins(&mut self, resource: Resource) {
+        self.index.list_begins(resource);
+    }
+
     /// The first list of a resource is complete.
     pub fn listed(&mut self, now: Instant, resource: Resource) {
         match resource {

@@ -212,7 +212,7 @@ impl Owner {
 
     fn take_service(&mut self, event: Event<wire::Service>, now: Instant) {
         match event {
-            Event::Init => {}
+            Event::Init => self.list_begins(Resource::Services),
             Event::Applied { object, .. } => {
                 count(&self.metrics.service_changes);
                 let converted = match convert::service(&object, &mut self.names) {
@@ -226,11 +226,17 @@ impl Owner {
                 self.v6
                     .fold(now, |index| index.fold_service(name, converted.v6, revision));
             }
-            Event::Deleted(key) => {
+            Event::Deleted {
+                key,
+                resource_version,
+            } => {
                 count(&self.metrics.service_changes);
+                let revision = resource_version.as_deref().and_then(Revision::parse);
                 if let Some(name) = name(&key, ServiceName::new) {
-                    self.v4.fold(now, |index| index.fold_service(&name, None, None));
-                    self.v6.fold(now, |index| index.fold_service(&name, None, None));
+                    self.v4
+                        .fold(now, |index| index.fold_service(&name, None, revision));
+                    self.v6
+                        .fold(now, |index| index.fold_service(&name, None, revision));
                 }
             }
             Event::Synced(version) => {
@@ -246,7 +252,7 @@ impl Owner {
 
     fn take_slice(&mut self, event: Event<wire::EndpointSlice>, now: Instant) {
         match event {
-            Event::Init => {}
+            Event::Init => self.list_begins(Resource::Slices),
             Event::Applied { object, .. } => {
                 count(&self.metrics.endpoint_changes);
                 let converted = match convert::slice(&object, &mut self.names) {
@@ -272,10 +278,14 @@ impl Owner {
                     FamilySlice::Ignored(name) => self.remove_slice(now, &name, revision),
                 }
             }
-            Event::Deleted(key) => {
+            Event::Deleted {
+                key,
+                resource_version,
+            } => {
                 count(&self.metrics.endpoint_changes);
+                let revision = resource_version.as_deref().and_then(Revision::parse);
                 if let Some(name) = name(&key, SliceName::new) {
-                    self.remove_slice(now, &name, None);
+                    self.remove_slice(now, &name, revision);
                 }
             }
             Event::Synced(version) => {
@@ -292,6 +302,11 @@ impl Owner {
     fn remove_slice(&mut self, now: Instant, name: &SliceName, revision: Option<Revision>) {
         self.v4.fold(now, |index| index.remove_slice(name, revision));
         self.v6.fold(now, |index| index.remove_slice(name, revision));
+    }
+
+    fn list_begins(&mut self, resource: Resource) {
+        self.v4.list_begins(resource);
+        self.v6.list_begins(resource);
     }
 
     fn synced(&mut self, now: Instant, resource: Resource, seen: Watermark) {
@@ -314,7 +329,7 @@ impl Owner {
                 self.node_changed(now);
             }
             // Its addresses are still the best we know.
-            Event::Deleted(_) => self.node_eligible = false,
+            Event::Deleted { .. } => self.node_eligible = false,
             Event::Synced(_) => self.node_awaited_until = None,
         }
     }

@@ -68,6 +68,11 @@ impl<A: Address> Side<A> {
         self.metrics.queued();
     }
 
+    /// A list begins.
+    pub fn list_begins(&mut self, resource: Resource) {
+        self.sync.list_begins(resource);
+    }
+
     /// A first list is complete.
     pub fn listed(&mut self, now: Instant, resource: Resource) {
         self.sync.listed(now, resource);

@@ -53,7 +53,13 @@ pub enum Event<T> {
         resource_version: Box<str>,
     },
     /// An object is gone.
-    Deleted(ObjectKey),
+    Deleted {
+        /// Its namespace and name.
+        key: ObjectKey,
+        /// The version of its deletion. Unknown if only a list shows that it is gone; the
+        /// [`Event::Synced`] after the list covers it.
+        resource_version: Option<Box<str>>,
+    },
     /// Everything up to this resource version has been told: after a list, and with bookmarks.
     Synced(Box<str>),
 }
@@ -340,7 +346,10 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
                 stream.resource_version = head.metadata.resource_version.into_owned();
                 let key = ObjectKey::new(&head.metadata.namespace, &head.metadata.name);
                 self.known.remove(&key);
-                self.ready.push_back(Event::Deleted(key));
+                self.ready.push_back(Event::Deleted {
+                    key,
+                    resource_version: Some(stream.resource_version.as_str().into()),
+                });
             }
             Kind::Bookmark => {
                 let head = Head::read(line.object.get())?;
@@ -393,7 +402,10 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
 
     fn listed(&mut self, version: &str) {
         let gone = self.known.end_list();
-        self.ready.extend(gone.into_iter().map(Event::Deleted));
+        self.ready.extend(gone.into_iter().map(|key| Event::Deleted {
+            key,
+            resource_version: None,
+        }));
         self.ready.push_back(Event::Synced(version.into()));
     }
 

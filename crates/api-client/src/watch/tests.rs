@@ -74,8 +74,11 @@ fn applied(name: &str, version: &str, value: i32) -> Event<Thing> {
     }
 }
 
-fn gone(name: &str) -> Event<Thing> {
-    Event::Deleted(ObjectKey::new("ns", name))
+fn gone(name: &str, version: Option<&str>) -> Event<Thing> {
+    Event::Deleted {
+        key: ObjectKey::new("ns", name),
+        resource_version: version.map(Into::into),
+    }
 }
 
 async fn events(script: &Script, count: usize) -> Vec<Event<Thing>> {
@@ -107,7 +110,7 @@ async fn a_streamed_list_is_followed_and_resumed_where_it_broke_off() {
             Event::Synced("2".into()),
             applied("a", "3", 11),
             Event::Synced("7".into()),
-            gone("a")
+            gone("a", Some("8"))
         ]
     );
     let asked = script.asked();
@@ -134,7 +137,7 @@ async fn a_gap_leads_to_a_list_that_tells_what_is_gone() {
             Event::Synced("2".into()),
             Event::Init,
             applied("b", "9", 21),
-            gone("a"),
+            gone("a", None),
             Event::Synced("9".into())
         ]
     );

@@ -133,7 +133,7 @@ fn watch(context: &Context, sender: mpsc::Sender<Input>) -> (JoinSet<()>, BTreeS
         tasks.spawn(endpoints.forward(sender, |event| match event {
             Seen::Init => None,
             Seen::Applied { key, object, .. } => Some(Input::Endpoints(key, Box::new(object))),
-            Seen::Deleted(key) => Some(Input::EndpointsGone(key)),
+            Seen::Deleted { key, .. } => Some(Input::EndpointsGone(key)),
             Seen::Synced(_) => Some(Input::Listed(Source::Endpoints)),
         }));
     }
@@ -149,7 +149,7 @@ fn input<T>(
     match event {
         Seen::Init => None,
         Seen::Applied { object, .. } => Some(Input::Event(applied(object))),
-        Seen::Deleted(key) => Some(Input::Event(gone(key.namespace(), key.name()))),
+        Seen::Deleted { key, .. } => Some(Input::Event(gone(key.namespace(), key.name()))),
         Seen::Synced(_) => Some(Input::Listed(source)),
     }
 }

@@ -116,6 +116,42 @@ fn an_unchanged_object_is_no_change_and_an_unknown_slice_can_go() {
 }
 
 #[test]
+fn a_removal_moves_the_watermark_to_its_own_version() {
+    let mut index = index();
+    index.fold_service(&name("a"), Some(service("a", 1)), rv(1));
+    index.fold_slice(slice("a-1", "a", &[1]), rv(2), None);
+    let batch = index.checkout();
+    let _ = index.commit(batch);
+    index.remove_slice(&slice_name("a-1"), rv(7));
+    index.fold_service(&name("a"), None, rv(9));
+    let batch = index.checkout();
+    let Watermark { services, slices } = index.commit(batch).watermark;
+    assert_eq!((services, slices), (rv(9), rv(7)));
+}
+
+#[test]
+fn the_watermark_waits_for_the_end_of_a_list_whose_objects_come_in_any_order() {
+    let mut index = index();
+    index.list_begins(Resource::Slices);
+    index.fold_service(&name("a"), Some(service("a", 1)), rv(3));
+    index.fold_slice(slice("a-1", "a", &[1]), rv(8), None);
+    let batch = index.checkout();
+    let told = index.commit(batch).watermark;
+    assert_eq!(
+        (told.services, told.slices),
+        (rv(3), None),
+        "a-2 of version 5 may follow"
+    );
+    index.fold_slice(slice("a-2", "a", &[2]), rv(5), None);
+    index.advance(Watermark {
+        slices: rv(9),
+        ..Watermark::default()
+    });
+    let batch = index.checkout();
+    assert_eq!(index.commit(batch).watermark.slices, rv(9));
+}
+
+#[test]
 fn a_slice_that_moves_to_another_service_leaves_the_old_one() {
     let mut index = index();
     index.fold_service(&name("a"), Some(service("a", 1)), None);
