@@ -1,0 +1,26 @@
+//! How do the containers of a node run?
+//!
+//! The node agent decides what should run; a [`Runtime`] makes it so and reports what happened. The seam
+//! speaks of resolved values only (environment expanded, volumes filled, user ids as numbers), so that a
+//! runtime needs no Kubernetes object and the agent needs no system call.
+//!
+//! - [`fake::FakeRuntime`] behaves like a runtime without touching the system.
+
+pub mod error;
+pub mod fake;
+pub mod id;
+pub mod image;
+pub mod runtime;
+pub mod spec;
+pub mod state;
+
+pub use error::{Refusal, RuntimeError, StartFailure};
+pub use id::{BadId, ContainerId, ContainerName, PodUid, VolumeName};
+pub use runtime::{Events, Pending, Runtime};
+pub use spec::{
+    ContainerSpec, ExecRequest, FileContent, FileSet, HostAlias, Limits, Medium, MountSpec, Network,
+    SandboxSpec, Signal, User, VolumeSource, VolumeSpec,
+};
+pub use state::{
+    ContainerState, ContainerStatus, ExecEnd, ExecOutcome, Exit, ExitCause, PodState, RuntimeEvent, Sandbox,
+};
