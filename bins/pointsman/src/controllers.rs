@@ -5,6 +5,7 @@ use anyhow::bail;
 use clap::Args;
 use pointsman_api_client::Source;
 use pointsman_api_client::lease::Terms;
+use pointsman_controllers::nodes::{self, ranges::ClusterRange};
 use pointsman_controllers::{Config, Leadership, Loops, run as run_loops};
 use pointsman_slices::Settings;
 use pointsman_slices::queue::Pace;
@@ -23,7 +24,7 @@ pub struct Flags {
     #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
     pub kubeconfig: Option<PathBuf>,
     /// Loops to run: `*` for all, `name` to add one, `-name` to leave one out. There are endpointslice,
-    /// endpoint, replicaset, deployment, scheduler and podgc.
+    /// endpoint, replicaset, deployment, scheduler, podgc and nodeipam.
     #[arg(long, value_name = "LIST", default_value = "*", allow_hyphen_values = true)]
     pub controllers: Loops,
     /// Contend for leadership before running loops, so that several replicas can stand by.
@@ -71,6 +72,21 @@ pub struct Flags {
     /// Finished pods kept before the oldest are removed; 0 keeps all.
     #[arg(long, value_name = "N", default_value_t = 12_500)]
     pub terminated_pod_gc_threshold: usize,
+    /// Give each node pod addresses out of --cluster-cidr.
+    #[arg(long, value_name = "BOOL", default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
+    pub allocate_node_cidrs: bool,
+    /// Addresses of all pods: one range, or one of each IP family.
+    #[arg(long, value_name = "CIDR[,CIDR]", default_value = "")]
+    pub cluster_cidr: String,
+    /// Prefix length of a node's range; by default 24 for IPv4 and 64 for IPv6. Not with two families.
+    #[arg(long, value_name = "BITS")]
+    pub node_cidr_mask_size: Option<u8>,
+    /// Prefix length of a node's IPv4 range.
+    #[arg(long, value_name = "BITS", conflicts_with = "node_cidr_mask_size")]
+    pub node_cidr_mask_size_ipv4: Option<u8>,
+    /// Prefix length of a node's IPv6 range.
+    #[arg(long, value_name = "BITS", conflicts_with = "node_cidr_mask_size")]
+    pub node_cidr_mask_size_ipv6: Option<u8>,
     /// Where /healthz, /readyz and /metrics are served, without TLS; `off` serves nothing.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:10257")]
     pub metrics_listen: String,
@@ -101,6 +117,7 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
     if !(1..=50).contains(&flags.concurrent_service_endpoint_syncs) {
         bail!("--concurrent-service-endpoint-syncs must be between 1 and 50");
     }
+    let ranges = node_ranges(&flags)?;
     let leadership = flags.leader_elect.then(|| Leadership {
         namespace: flags.leader_elect_resource_namespace,
         name: flags.leader_elect_resource_name,
@@ -137,7 +154,25 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
         endpoint_writers: flags.concurrent_endpoint_syncs,
         workload_writers: flags.concurrent_replicaset_syncs,
         terminated_pod_threshold: flags.terminated_pod_gc_threshold,
+        nodes: nodes::Config { ranges },
     })
+}
+
+/// The ranges that nodes' pod addresses are cut from; none when nodes get theirs elsewhere.
+fn node_ranges(flags: &Flags) -> anyhow::Result<Vec<ClusterRange>> {
+    if !flags.allocate_node_cidrs {
+        return Ok(Vec::new());
+    }
+    if flags.cluster_cidr.is_empty() {
+        bail!("--allocate-node-cidrs needs --cluster-cidr");
+    }
+    if flags.node_cidr_mask_size.is_some() && flags.cluster_cidr.contains(',') {
+        bail!("with two families, --node-cidr-mask-size-ipv4 and -ipv6 say the size");
+    }
+    let size = |of_family: Option<u8>, default| of_family.or(flags.node_cidr_mask_size).unwrap_or(default);
+    let four = size(flags.node_cidr_mask_size_ipv4, 24);
+    let six = size(flags.node_cidr_mask_size_ipv6, 64);
+    Ok(ClusterRange::parse_list(&flags.cluster_cidr, four, six)?)
 }
 
 /// Unique for each process: the host's name, and chance.

@@ -62,6 +62,8 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         "--leader-elect=false".as_ref(),
         "--metrics-listen".as_ref(),
         "off".as_ref(),
+        "--allocate-node-cidrs".as_ref(),
+        "--cluster-cidr=10.244.0.0/16,fd00:10:244::/56".as_ref(),
     ])?;
     let (stop, stopping) = watch::channel(false);
     let mut loops = tokio::spawn(controllers::run_until(flags_of_loops, stopping));

@@ -1,6 +1,7 @@
 //! What can be set?
 
 use crate::loops::Loops;
+use crate::nodes;
 use pointsman_api_client::Source;
 use pointsman_api_client::lease::Terms;
 use pointsman_slices::Settings;
@@ -30,6 +31,8 @@ pub struct Config {
     pub workload_writers: usize,
     /// Finished pods that are kept; 0 keeps all.
     pub terminated_pod_threshold: usize,
+    /// What nodes are given.
+    pub nodes: nodes::Config,
 }
 
 /// How leadership is contended for.

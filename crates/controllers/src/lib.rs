@@ -8,6 +8,7 @@ pub mod config;
 pub mod endpoint_slices;
 pub mod loops;
 pub mod manager;
+pub mod nodes;
 
 mod serve;
 mod workloads;

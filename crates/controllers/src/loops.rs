@@ -19,17 +19,20 @@ pub enum Loop {
     Scheduler,
     /// Removal of pods that nobody else removes.
     PodGarbage,
+    /// Pod address ranges to nodes.
+    NodeIpam,
 }
 
 impl Loop {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::EndpointSlices,
         Self::Endpoints,
         Self::ReplicaSets,
         Self::Deployments,
         Self::Scheduler,
         Self::PodGarbage,
+        Self::NodeIpam,
     ];
 
     /// The name on the command line: kube-controller-manager's, and first its short form.
@@ -41,6 +44,7 @@ impl Loop {
             Self::Deployments => ["deployment", "deployment-controller"],
             Self::Scheduler => ["scheduler", "pod-scheduler"],
             Self::PodGarbage => ["podgc", "pod-garbage-collector-controller"],
+            Self::NodeIpam => ["nodeipam", "node-ipam-controller"],
         }
     }
 

@@ -3,6 +3,7 @@
 use crate::config::{Config, Leadership};
 use crate::endpoint_slices;
 use crate::loops::Loop;
+use crate::nodes;
 use crate::serve;
 use crate::workloads;
 use pointsman_api_client::election::{Election, Role};
@@ -61,6 +62,7 @@ pub(crate) struct Context {
 #[derive(Clone)]
 pub(crate) struct Metrics {
     pub slices: endpoint_slices::Metrics,
+    pub nodes: nodes::Metrics,
 }
 
 /// Runs until `stop` turns true. Metrics go to `registry`, which is also served.
@@ -92,6 +94,7 @@ pub async fn run(config: Config, registry: Registry, stop: watch::Receiver<bool>
     side.spawn(writing_events);
     let metrics = Metrics {
         slices: endpoint_slices::Metrics::new(&registry),
+        nodes: nodes::Metrics::new(&registry),
     };
     let context = Context {
         client,
@@ -168,6 +171,9 @@ async fn run_loops(context: Context) -> Result<(), RunError> {
     }
     if workloads::wanted(&context) {
         tasks.spawn(workloads::run(context.clone()));
+    }
+    if nodes::wanted(&context) {
+        tasks.spawn(nodes::run(context.clone()));
     }
     let mut stop = context.stop.clone();
     if tasks.is_empty() {

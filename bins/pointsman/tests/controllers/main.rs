@@ -16,5 +16,6 @@ mod wire;
 mod cluster;
 mod faults;
 mod gate;
+mod ranges;
 mod rollout;
 mod slices;
