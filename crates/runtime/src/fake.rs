@@ -16,9 +16,10 @@ use tokio::time::Instant;
 
 use crate::image::check_image;
 use crate::{
-    ContainerId, ContainerName, ContainerSpec, ContainerState, ContainerStatus, Events, ExecEnd, ExecOutcome,
-    ExecRequest, Exit, ExitCause, FileSet, Network, Pending, PodState, PodUid, Refusal, Runtime,
-    RuntimeError, RuntimeEvent, Sandbox, SandboxSpec, Signal, StartFailure, VolumeName, VolumeSource,
+    AddressRange, ContainerId, ContainerName, ContainerSpec, ContainerState, ContainerStatus, Events,
+    ExecEnd, ExecOutcome, ExecRequest, Exit, ExitCause, FileSet, Network, Pending, PodState, PodUid, Refusal,
+    Runtime, RuntimeError, RuntimeEvent, Sandbox, SandboxSpec, Signal, StartFailure, VolumeName,
+    VolumeSource,
 };
 
 /// A runtime in memory.
@@ -52,6 +53,7 @@ impl Default for Scripted {
 struct State {
     pods: BTreeMap<PodUid, Pod>,
     capacity: Option<usize>,
+    ranges: Vec<AddressRange>,
     log_dir: PathBuf,
     scripts: BTreeMap<(ContainerName, Vec<String>), Scripted>,
     ignores_stop: BTreeSet<ContainerName>,
@@ -201,11 +203,7 @@ impl FakeRuntime {
             return Ok(pod.sandbox.clone());
         }
         let own = spec.network == Network::Own;
-        let addresses = if own {
-            vec![state.free_address()?]
-        } else {
-            Vec::new()
-        };
+        let addresses = if own { state.free_addresses()? } else { Vec::new() };
         let sandbox = Sandbox {
             addresses,
             netns: own.then(|| PathBuf::from(format!("/run/netns/{}", spec.pod))),
@@ -267,24 +265,27 @@ impl State {
             .ok_or_else(|| RuntimeError::NoSuchContainer(id.clone()))
     }
 
-    fn free_address(&self) -> Result<IpAddr, RuntimeError> {
+    /// The first free address of each range; of 10.88.0.0/16 if none was ever given.
+    fn free_addresses(&self) -> Result<Vec<IpAddr>, RuntimeError> {
         let taken: BTreeSet<IpAddr> = self
             .pods
             .values()
             .flat_map(|pod| pod.sandbox.addresses.iter().copied())
             .collect();
-        let last = self.capacity.unwrap_or(65_000);
-        (1..=last)
-            .filter_map(|number| u32::try_from(number).ok())
-            .map(|number| {
-                IpAddr::from(Ipv4Addr::from_bits(
-                    Ipv4Addr::new(10, 88, 0, 0).to_bits() + number,
-                ))
+        let default = [AddressRange::new(Ipv4Addr::new(10, 88, 0, 0), 16)];
+        let ranges = if self.ranges.is_empty() {
+            &default[..]
+        } else {
+            &self.ranges
+        };
+        let free = |range: &AddressRange| {
+            let hosts = range.hosts().take(self.capacity.unwrap_or(usize::MAX));
+            let mut free = hosts.filter(|address| !taken.contains(address));
+            free.next().ok_or_else(|| RuntimeError::NoAddress {
+                range: range.to_string(),
             })
-            .find(|address| !taken.contains(address))
-            .ok_or_else(|| RuntimeError::NoAddress {
-                range: "10.88.0.0/16".to_owned(),
-            })
+        };
+        ranges.iter().map(free).collect()
     }
 
     fn publish(&mut self, event: RuntimeEvent) {
@@ -306,6 +307,10 @@ impl Container {
 }
 
 impl Runtime for FakeRuntime {
+    fn set_pod_ranges(&self, ranges: &[AddressRange]) {
+        self.state.lock().ranges = ranges.to_vec();
+    }
+
     fn open_sandbox(&self, spec: SandboxSpec) -> Pending<'_, Sandbox> {
         Box::pin(async move { self.open(spec) })
     }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// A name that cannot stand in a path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} cannot name a pod, container or volume: 1 to 253 letters, digits, '-', '_' and inner '.'")]
+#[error("{0:?} cannot name a pod, container or volume: 1 to 128 letters, digits, '-', '_' and inner '.'")]
 pub struct BadId(pub String);
 
 macro_rules! name {
@@ -79,7 +79,7 @@ name! {
 
 fn fits_in_a_path(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    (1..=253).contains(&text.len())
+    (1..=128).contains(&text.len())
         && text.bytes().all(allowed)
         && !text.starts_with('.')
         && !text.ends_with('.')
@@ -121,7 +121,7 @@ mod tests {
             "a.",
             "a b",
             "a\0b",
-            &"x".repeat(254),
+            &"x".repeat(129),
         ] {
             assert_eq!(PodUid::try_new(bad), Err(BadId(bad.to_owned())));
         }

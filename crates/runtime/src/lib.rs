@@ -10,12 +10,14 @@ pub mod error;
 pub mod fake;
 pub mod id;
 pub mod image;
+pub mod range;
 pub mod runtime;
 pub mod spec;
 pub mod state;
 
 pub use error::{Refusal, RuntimeError, StartFailure};
 pub use id::{BadId, ContainerId, ContainerName, PodUid, VolumeName};
+pub use range::{AddressRange, ParseRangeError};
 pub use runtime::{Events, Pending, Runtime};
 pub use spec::{
     ContainerSpec, ExecRequest, FileContent, FileSet, HostAlias, Limits, Medium, MountSpec, Network,

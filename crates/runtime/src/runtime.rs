@@ -6,8 +6,8 @@ use futures::future::BoxFuture;
 use tokio::sync::mpsc;
 
 use crate::{
-    ContainerId, ContainerSpec, ContainerState, ExecOutcome, ExecRequest, Exit, FileSet, PodState, PodUid,
-    RuntimeError, RuntimeEvent, Sandbox, SandboxSpec, Signal, VolumeName,
+    AddressRange, ContainerId, ContainerSpec, ContainerState, ExecOutcome, ExecRequest, Exit, FileSet,
+    PodState, PodUid, RuntimeError, RuntimeEvent, Sandbox, SandboxSpec, Signal, VolumeName,
 };
 
 /// The answer to a request, once it is there.
@@ -23,6 +23,10 @@ pub type Events = mpsc::UnboundedReceiver<RuntimeEvent>;
 /// survives the death of the process that holds the runtime: the next one finds it by
 /// [`list`](Self::list).
 pub trait Runtime: Send + Sync {
+    /// Says which addresses pods may have from now on, at most one range of each family. Pods keep the
+    /// addresses they have.
+    fn set_pod_ranges(&self, ranges: &[AddressRange]);
+
     /// Makes what the pod's containers share. Asked again, it completes what is missing and returns the
     /// same addresses.
     fn open_sandbox(&self, spec: SandboxSpec) -> Pending<'_, Sandbox>;
