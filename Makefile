@@ -68,6 +68,12 @@ bench-controllers: deps ## Measure the EndpointSlice loop (PEER_KCM=path adds ku
 	$(CARGO) build --locked --release --bin pointsman --example bench_controllers
 	target/release/examples/bench_controllers target/release/pointsman
 
+.PHONY: dist
+dist: deps ## Build what is shipped: one stripped program and its checksum, in dist/
+	$(CARGO) build --locked --profile dist --bin pointsman
+	@mkdir -p dist && cp target/dist/pointsman dist/pointsman && strip dist/pointsman
+	@cd dist && sha256sum pointsman > pointsman.sha256 && ls -l pointsman && cat pointsman.sha256
+
 .PHONY: clean
 clean: ## Remove what was built
 	$(CARGO) clean

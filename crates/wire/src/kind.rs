@@ -196,6 +196,12 @@ pub static KINDS: &[Kind] = &[
         ..core("ServiceAccount", "serviceaccounts", "serviceaccount", Namespaced)
     },
     Kind {
+        short_names: &["ds"],
+        categories: &["all"],
+        subresources: &[Status],
+        ..in_group("apps", core("DaemonSet", "daemonsets", "daemonset", Namespaced))
+    },
+    Kind {
         short_names: &["deploy"],
         categories: &["all"],
         subresources: &[Status, Scale],

@@ -38,6 +38,11 @@ impl Cluster {
         Self { server, client }
     }
 
+    /// The administrator's kubeconfig.
+    pub fn kubeconfig(&self) -> std::path::PathBuf {
+        self.server.kubeconfig()
+    }
+
     /// Ends the API server as `kill -9` does.
     pub async fn kill_server(&mut self) {
         self.server.kill().await;

@@ -14,6 +14,7 @@ mod harness;
 mod wire;
 
 mod cluster;
+mod differential;
 mod faults;
 mod gate;
 mod ranges;

@@ -121,6 +121,8 @@ fn general_roles() -> Vec<Value> {
 /// The roles people bind in namespaces: `view` is part of `edit`, which is part of `admin`.
 fn user_roles() -> Vec<Value> {
     let workloads = [
+        "daemonsets",
+        "daemonsets/status",
         "deployments",
         "deployments/scale",
         "deployments/status",
@@ -162,6 +164,7 @@ fn user_roles() -> Vec<Value> {
         rule(
             &[APPS],
             &[
+                "daemonsets",
                 "deployments",
                 "deployments/scale",
                 "replicasets",

@@ -5,6 +5,7 @@
 
 mod config_map;
 mod config_node;
+mod daemon_set;
 mod deployment;
 mod endpoint_slice;
 mod endpoints;
@@ -176,6 +177,7 @@ pub fn of(kind: &Kind) -> &'static dyn Strategy {
         ("", "ServiceAccount") => &service_account::ServiceAccount,
         ("apps", "Deployment") => &deployment::Deployment,
         ("apps", "ReplicaSet") => &replica_set::ReplicaSet,
+        ("apps", "DaemonSet") => &daemon_set::DaemonSet,
         ("config.openshift.io", "Node") => &config_node::ConfigNode,
         ("coordination.k8s.io", "Lease") => &lease::Lease,
         ("discovery.k8s.io", "EndpointSlice") => &endpoint_slice::EndpointSlice,

@@ -1,6 +1,6 @@
 //! What are the rules for a pod template and the selector that must find its pods?
 //!
-//! Shared by ReplicaSet and Deployment, whose `spec` has `replicas`, `selector` and `template` alike.
+//! Shared by ReplicaSet, Deployment and DaemonSet, whose `spec` has `selector` and `template` alike.
 
 use super::Context;
 use super::pod::{defaults, drop_gated, nonnegative, validate};
@@ -12,13 +12,20 @@ use serde_json::{Value, json};
 
 /// Fills in `spec.replicas` and the template's pod spec.
 pub fn default_workload(object: &mut Value) {
+    default_template(object);
+    if let Some(spec) = at_mut(object, &["spec"]).filter(|spec| spec.is_object()) {
+        set_default(spec, &["replicas"], 1);
+    }
+}
+
+/// Fills in the template's pod spec.
+pub fn default_template(object: &mut Value) {
     if at(object, &["spec"]).is_none() {
         set(object, &["spec"], json!({}));
     }
     let Some(spec) = at_mut(object, &["spec"]).filter(|spec| spec.is_object()) else {
         return;
     };
-    set_default(spec, &["replicas"], 1);
     for path in [["template"].as_slice(), &["template", "spec"]] {
         if at(spec, path).is_none() {
             set(spec, path, json!({}));

@@ -1,3 +1,4 @@
+use super::daemon_set::DaemonSet;
 use super::deployment::Deployment;
 use super::mangled::mangled;
 use super::replica_set::ReplicaSet;
@@ -90,10 +91,26 @@ fn a_deployment_gets_the_upstream_rollout() {
 }
 
 #[test]
+fn a_daemon_set_gets_the_upstream_update_strategy() {
+    let (object, errors) = create(&DaemonSet, web(), true);
+    assert_eq!(errors, [""; 0]);
+    let rolling = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}});
+    assert_eq!(object["spec"]["updateStrategy"], rolling);
+    assert!(
+        object["spec"]["replicas"].is_null(),
+        "nodes are counted, not replicas"
+    );
+    let odd = edit(&web(), "/spec/updateStrategy", json!({"type": "Sometimes"}));
+    let expected = "spec.updateStrategy.type: Unsupported value: \"Sometimes\"";
+    assert!(create(&DaemonSet, odd, true).1[0].starts_with(expected));
+}
+
+#[test]
 fn stored_workloads_have_only_fields_that_the_schema_knows() {
     for (name, strategy) in [
         ("Deployment", &Deployment as &dyn Strategy),
         ("ReplicaSet", &ReplicaSet),
+        ("DaemonSet", &DaemonSet),
     ] {
         let object = stored(strategy);
         let mut checked = object.clone();
@@ -105,7 +122,7 @@ fn stored_workloads_have_only_fields_that_the_schema_knows() {
 }
 
 #[test]
-fn both_kinds_refuse_what_cannot_work() {
+fn all_kinds_refuse_what_cannot_work() {
     for (path, value, expected) in [
         ("/spec/selector", json!(null), "spec.selector: Required value"),
         (
@@ -151,7 +168,7 @@ fn both_kinds_refuse_what_cannot_work() {
              periodSeconds and periodMilliseconds is 100ms, must be at least 200ms for httpGet",
         ),
     ] {
-        for strategy in [&Deployment as &dyn Strategy, &ReplicaSet] {
+        for strategy in [&Deployment as &dyn Strategy, &ReplicaSet, &DaemonSet] {
             let errors = create(strategy, edit(&web(), path, value.clone()), true).1;
             assert!(
                 errors.iter().any(|error| error.starts_with(expected)),
@@ -217,7 +234,7 @@ fn a_rollout_must_be_able_to_proceed() {
 
 #[test]
 fn the_selector_never_changes() {
-    for strategy in [&Deployment as &dyn Strategy, &ReplicaSet] {
+    for strategy in [&Deployment as &dyn Strategy, &ReplicaSet, &DaemonSet] {
         let old = stored(strategy);
         let mut new = edit(&old, "/spec/selector", json!({"matchLabels": {"app": "db"}}));
         new["spec"]["template"]["metadata"]["labels"]["app"] = json!("db");
@@ -298,7 +315,7 @@ fn a_closed_gate_drops_offsets_from_templates_unless_they_are_in_use() {
             .get("periodMilliseconds")
             .cloned()
     };
-    for strategy in [&Deployment as &dyn Strategy, &ReplicaSet] {
+    for strategy in [&Deployment as &dyn Strategy, &ReplicaSet, &DaemonSet] {
         let (plain, _) = create(strategy, web(), false);
         assert_eq!(offset(&plain), None);
         let (still_plain, _) = update(strategy, &plain, web(), Part::Main, false);
@@ -318,7 +335,7 @@ proptest! {
     fn no_rule_panics_and_defaulting_twice_is_defaulting_once(
         new in mangled(stored(&Deployment)), old in mangled(stored(&Deployment)), gate: bool,
     ) {
-        for strategy in [&Deployment as &dyn Strategy, &ReplicaSet] {
+        for strategy in [&Deployment as &dyn Strategy, &ReplicaSet, &DaemonSet] {
             let (created, _) = create(strategy, new.clone(), gate);
             for part in [Part::Main, Part::Status] {
                 update(strategy, &old, new.clone(), part, gate);

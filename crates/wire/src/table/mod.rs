@@ -166,6 +166,7 @@ fn printer(kind: &Kind) -> Printer {
         ("", "ConfigMap") => (simple::CONFIG_MAP, simple::config_map_cells),
         ("apps", "Deployment") => (workload::DEPLOYMENT, workload::deployment_cells),
         ("apps", "ReplicaSet") => (workload::REPLICA_SET, workload::replica_set_cells),
+        ("apps", "DaemonSet") => (workload::DAEMON_SET, workload::daemon_set_cells),
         ("coordination.k8s.io", "Lease") => (simple::LEASE, simple::lease_cells),
         ("discovery.k8s.io", "EndpointSlice") => (endpoint_slice::COLUMNS, endpoint_slice::cells),
         ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => (rbac::ROLE, rbac::role_cells),

@@ -86,6 +86,12 @@ fn headings_are_kubectls_own() {
             "ReplicaSet",
             "Name | Desired | Current | Ready | Age | +Containers | +Images | +Selector",
         ),
+        (
+            "apps/v1",
+            "DaemonSet",
+            "Name | Desired | Current | Ready | Up-to-date | Available | Node Selector | Age | +Containers | \
+             +Images | +Selector",
+        ),
         ("coordination.k8s.io/v1", "Lease", "Name | Holder | Age"),
         (
             "discovery.k8s.io/v1",

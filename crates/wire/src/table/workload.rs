@@ -1,8 +1,8 @@
-//! How far are Deployments and ReplicaSets from what they should be?
+//! How far are Deployments, ReplicaSets and DaemonSets from what they should be?
 
 use super::{AGE, Column, NAME, age, integer, name, or, text, wide};
 use crate::selector::LabelSelector;
-use crate::value::{at, int_at, list_at, str_at};
+use crate::value::{at, int_at, list_at, map_at, str_at};
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -26,6 +26,20 @@ pub const REPLICA_SET: &[Column] = &[
     integer("Desired", "Pods that should be."),
     integer("Current", "Pods that are."),
     integer("Ready", "Pods that are ready."),
+    AGE,
+    CONTAINERS,
+    IMAGES,
+    SELECTOR,
+];
+
+pub const DAEMON_SET: &[Column] = &[
+    NAME,
+    integer("Desired", "Nodes that should run the pod."),
+    integer("Current", "Nodes that run it."),
+    integer("Ready", "Nodes whose pod is ready."),
+    integer("Up-to-date", "Nodes whose pod is of the newest template."),
+    integer("Available", "Nodes whose pod has been ready for long enough."),
+    text("Node Selector", "Labels of the nodes that are meant."),
     AGE,
     CONTAINERS,
     IMAGES,
@@ -60,6 +74,29 @@ pub fn replica_set_cells(object: &Value, now: Timestamp) -> Vec<Value> {
         of_containers(object, "name").into(),
         of_containers(object, "image").into(),
         or(&selector, "<none>").into(),
+    ]
+}
+
+pub fn daemon_set_cells(object: &Value, now: Timestamp) -> Vec<Value> {
+    let selector = LabelSelector::from_object(at(object, &["spec", "selector"]), "");
+    let selector = selector.map_or_else(|_| "<invalid>".to_owned(), |selector| selector.to_string());
+    let nodes: Vec<String> = map_at(object, &["spec", "template", "spec", "nodeSelector"])
+        .into_iter()
+        .flatten()
+        .map(|(label, value)| format!("{label}={}", value.as_str().unwrap_or_default()))
+        .collect();
+    vec![
+        name(object),
+        count(object, "desiredNumberScheduled").into(),
+        count(object, "currentNumberScheduled").into(),
+        count(object, "numberReady").into(),
+        count(object, "updatedNumberScheduled").into(),
+        count(object, "numberAvailable").into(),
+        or(&nodes.join(","), "<none>").into(),
+        age(object, now),
+        of_containers(object, "name").into(),
+        of_containers(object, "image").into(),
+        selector.into(),
     ]
 }
 
