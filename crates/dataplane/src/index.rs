@@ -49,6 +49,7 @@ pub struct Index<A> {
     received: Watermark,
     /// Resources whose list is under way: versions come in any order, so they say nothing yet.
     listing: Listing,
+    planned: Watermark,
     committed: Watermark,
     totals: Totals,
 }
@@ -112,6 +113,40 @@ pub struct Watermark {
     pub slices: Option<Revision>,
 }
 
+impl Watermark {
+    /// What both have reached.
+    #[must_use]
+    pub fn lower(self, other: Self) -> Self {
+        Self {
+            services: self.services.min(other.services),
+            slices: self.slices.min(other.slices),
+        }
+    }
+}
+
+/// How far changes have come, stage by stage. What one stage lacks waits in the one before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// All changes up to here have been told by the watches.
+    pub received: Watermark,
+    /// All changes up to here are part of a batch that was taken out for the kernel.
+    pub planned: Watermark,
+    /// All changes up to here are in the kernel.
+    pub committed: Watermark,
+}
+
+impl Progress {
+    /// What both have reached.
+    #[must_use]
+    pub fn lower(self, other: Self) -> Self {
+        Self {
+            received: self.received.lower(other.received),
+            planned: self.planned.lower(other.planned),
+            committed: self.committed.lower(other.committed),
+        }
+    }
+}
+
 /// What may be told once a batch is in the kernel.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Committed {
@@ -140,6 +175,7 @@ impl<A: Address> Index<A> {
             triggers: Vec::new(),
             received: Watermark::default(),
             listing: Listing::default(),
+            planned: Watermark::default(),
             committed: Watermark::default(),
             totals: Totals::default(),
         }
@@ -310,6 +346,7 @@ impl<A: Address> Index<A> {
             });
         }
         let triggers = std::mem::take(&mut self.triggers);
+        self.planned = self.received;
         Batch {
             scope,
             changes,
@@ -417,6 +454,15 @@ impl<A: Address> Index<A> {
     /// Everything up to here is in the kernel.
     pub fn watermark(&self) -> Watermark {
         self.committed
+    }
+
+    /// How far changes have come.
+    pub fn progress(&self) -> Progress {
+        Progress {
+            received: self.received,
+            planned: self.planned,
+            committed: self.committed,
+        }
     }
 
     /// Sums over the programmed state.

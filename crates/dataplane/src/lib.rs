@@ -22,7 +22,7 @@ pub mod trigger;
 pub mod wire;
 
 pub use claims::{ClaimKind, Destination};
-pub use index::{Batch, Change, Committed, Index, Scope, Totals, Watermark};
+pub use index::{Batch, Change, Committed, Index, Progress, Scope, Totals, Watermark};
 pub use packet::{Fate, Host, Packet, SeenAs};
 pub use programmer::{ProgramError, Programmer, Recovery};
 pub use select::{Reachable, Selection, Viewpoint};

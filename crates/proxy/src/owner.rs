@@ -154,6 +154,8 @@ impl Owner {
                 self.publish();
             }
         }
+        self.watermarks
+            .advance(self.v4.progress().lower(self.v6.progress()));
         self.health.send_replace(Health {
             families: [self.v4.health(), self.v6.health()],
             node_eligible: self.node_eligible,
@@ -174,15 +176,11 @@ impl Owner {
 
     /// Tells how far both families are.
     fn publish(&mut self) {
-        let (four, six) = (self.v4.watermark(), self.v6.watermark());
-        let watermark = Watermark {
-            services: four.services.min(six.services),
-            slices: four.slices.min(six.slices),
-        };
-        if watermark != self.published {
-            self.published = watermark;
-            self.metrics.watermark(watermark);
-            self.watermarks.publish(watermark, Timestamp::now());
+        let progress = self.v4.progress().lower(self.v6.progress());
+        if progress.committed != self.published {
+            self.published = progress.committed;
+            self.metrics.watermark(progress.committed);
+            self.watermarks.publish(progress, Timestamp::now());
         }
     }
 

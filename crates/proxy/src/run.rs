@@ -58,7 +58,7 @@ pub async fn run(
         },
     );
     let measured = Metrics::new(&registry, config.mode);
-    let watermarks = Watermarks::new(&config.node);
+    let watermarks = Watermarks::new(&config.node, jiff::Timestamp::now());
     let (reports, told) = mpsc::unbounded_channel();
     let owner = Owner::start(config.clone(), measured.clone(), watermarks.clone(), reports)
         .map_err(RunError::Start)?;

@@ -1,14 +1,14 @@
 //! What can be asked over HTTP? Health, metrics and the stream of watermarks.
 
 use std::convert::Infallible;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ::http::{Request, Response, StatusCode, header};
 use futures::stream;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Bytes, Frame, Incoming};
 use jiff::Timestamp;
-use pointsman_dataplane::Watermark;
+use pointsman_dataplane::{Progress, Watermark};
 use pointsman_telemetry::{CONTENT_TYPE, Registry};
 use serde_json::json;
 use tokio::sync::{broadcast, watch};
@@ -21,58 +21,121 @@ use crate::metrics::Metrics;
 /// Commits that a slow reader of the stream may be behind; older ones are skipped, as a later watermark
 /// says all that an earlier one said.
 const BEHIND: usize = 1024;
+/// How often a reader is told of changes that have not reached the kernel.
+const PACE: Duration = Duration::from_millis(100);
+/// A reader hears from us at least this often, so that silence means that we are gone or hang.
+const HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// Tells readers of the stream how far the kernel is.
 #[derive(Clone, Debug)]
 pub(crate) struct Watermarks {
     node: String,
-    newest: watch::Sender<Bytes>,
+    /// Grows with each start, so that a watermark that goes back after a restart is no lie.
+    generation: i64,
+    newest: watch::Sender<Option<Progress>>,
     lines: broadcast::Sender<Bytes>,
 }
 
 impl Watermarks {
     /// A stream that has nothing to tell yet.
-    pub fn new(node: &str) -> Self {
+    pub fn new(node: &str, started: Timestamp) -> Self {
         Self {
             node: node.to_owned(),
-            newest: watch::Sender::new(Bytes::new()),
+            generation: started.as_microsecond(),
+            newest: watch::Sender::new(None),
             lines: broadcast::Sender::new(BEHIND),
         }
     }
 
     /// Everything up to the watermark is in the kernel, in both families.
-    pub fn publish(&self, watermark: Watermark, clock: Timestamp) {
-        let line = json!({
-            "node": self.node,
-            "services": watermark.services.map(|revision| revision.0),
-            "endpointSlices": watermark.slices.map(|revision| revision.0),
-            "time": clock.to_string(),
-        });
-        let line = Bytes::from(format!("{line}\n"));
-        self.newest.send_replace(line.clone());
+    pub fn publish(&self, progress: Progress, clock: Timestamp) {
+        self.newest.send_replace(Some(progress));
         // Without readers there is nobody to miss it.
-        let _ = self.lines.send(line);
+        if self.lines.receiver_count() > 0 {
+            let _ = self.lines.send(self.line(progress, clock));
+        }
     }
 
-    /// The newest line, then one for each commit, for ever.
-    fn stream(&self) -> Body {
-        let lines = self.lines.subscribe();
-        let newest = self.newest.borrow().clone();
-        let first = (!newest.is_empty()).then_some(newest);
-        let rest = stream::unfold((first, lines), |(mut first, mut lines)| async move {
-            let line = match first.take() {
-                Some(line) => line,
-                None => loop {
-                    match lines.recv().await {
-                        Ok(line) => break line,
-                        Err(broadcast::error::RecvError::Lagged(_)) => {}
-                        Err(broadcast::error::RecvError::Closed) => return None,
-                    }
-                },
-            };
-            Some((Ok::<_, Infallible>(Frame::data(line)), (None, lines)))
+    /// Changes are on their way to the kernel.
+    pub fn advance(&self, progress: Progress) {
+        self.newest.send_if_modified(|newest| {
+            let known = newest.is_some_and(|newest| newest == progress);
+            *newest = Some(progress);
+            !known
         });
-        StreamBody::new(rest).boxed_unsync()
+    }
+
+    fn line(&self, progress: Progress, clock: Timestamp) -> Bytes {
+        let stage = |mark: Watermark| {
+            json!({
+                "services": mark.services.map(|revision| revision.0),
+                "endpointSlices": mark.slices.map(|revision| revision.0),
+            })
+        };
+        let line = json!({
+            "node": self.node,
+            "generation": self.generation,
+            "services": progress.committed.services.map(|revision| revision.0),
+            "endpointSlices": progress.committed.slices.map(|revision| revision.0),
+            "planned": stage(progress.planned),
+            "received": stage(progress.received),
+            "time": clock.to_string(),
+        });
+        Bytes::from(format!("{line}\n"))
+    }
+
+    /// The newest line, then one for each commit, for ever. In between come lines of what is still on
+    /// its way, and a sign of life.
+    fn stream(&self) -> Body {
+        let reader = Reader {
+            lines: self.lines.subscribe(),
+            told: None,
+            told_at: None,
+            pace: tokio::time::interval(PACE),
+            watermarks: self.clone(),
+        };
+        let lines = stream::unfold(reader, |mut reader| async move {
+            let line = reader.next().await?;
+            Some((Ok::<_, Infallible>(Frame::data(line)), reader))
+        });
+        StreamBody::new(lines).boxed_unsync()
+    }
+}
+
+/// One reader of the stream.
+struct Reader {
+    watermarks: Watermarks,
+    lines: broadcast::Receiver<Bytes>,
+    told: Option<Progress>,
+    told_at: Option<tokio::time::Instant>,
+    pace: tokio::time::Interval,
+}
+
+impl Reader {
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            tokio::select! {
+                biased;
+                line = self.lines.recv() => match line {
+                    Ok(line) => {
+                        self.told = *self.watermarks.newest.borrow();
+                        self.told_at = Some(tokio::time::Instant::now());
+                        return Some(line);
+                    }
+                    Err(broadcast::error::RecvError::Lagged(_)) => {}
+                    Err(broadcast::error::RecvError::Closed) => return None,
+                },
+                now = self.pace.tick() => {
+                    let newest = *self.watermarks.newest.borrow();
+                    let quiet = self.told_at.is_none_or(|at| now.duration_since(at) >= HEARTBEAT);
+                    if let Some(progress) = newest.filter(|_| quiet || newest != self.told) {
+                        self.told = newest;
+                        self.told_at = Some(now);
+                        return Some(self.watermarks.line(progress, Timestamp::now()));
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -91,6 +154,11 @@ pub(crate) fn metrics(
             let json_lines = ::http::HeaderValue::from_static("application/x-ndjson");
             response.headers_mut().insert(header::CONTENT_TYPE, json_lines);
             response
+        }
+        // Readers compare it with their own clock, halfway between their question and our answer.
+        "/clock" => {
+            let clock = json!({ "time": Timestamp::now().to_string() });
+            reply(StatusCode::OK, "application/json", clock.to_string())
         }
         _ => reply(StatusCode::NOT_FOUND, "text/plain", "not found".into()),
     }
@@ -120,27 +188,56 @@ mod tests {
 
     use super::*;
 
-    fn watermark(version: u64) -> Watermark {
-        Watermark {
+    fn progress(received: u64, committed: u64) -> Progress {
+        let watermark = |version: u64| Watermark {
             services: Some(Revision(version)),
             slices: None,
+        };
+        Progress {
+            received: watermark(received),
+            planned: watermark(committed),
+            committed: watermark(committed),
         }
     }
 
-    #[tokio::test]
+    async fn next(body: &mut Body) -> serde_json::Value {
+        let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert!(frame.ends_with(b"\n"));
+        serde_json::from_slice(&frame).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_reader_gets_the_newest_watermark_and_then_every_commit() {
-        let watermarks = Watermarks::new("n1");
-        watermarks.publish(watermark(1), Timestamp::UNIX_EPOCH);
-        watermarks.publish(watermark(2), Timestamp::UNIX_EPOCH);
+        let watermarks = Watermarks::new("n1", Timestamp::UNIX_EPOCH);
+        watermarks.publish(progress(1, 1), Timestamp::UNIX_EPOCH);
+        watermarks.publish(progress(2, 2), Timestamp::UNIX_EPOCH);
         let mut body = watermarks.stream();
-        watermarks.publish(watermark(3), Timestamp::UNIX_EPOCH);
-        watermarks.publish(watermark(4), Timestamp::UNIX_EPOCH);
-        for version in 2..=4 {
-            let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
-            let line: serde_json::Value = serde_json::from_slice(&frame).unwrap();
-            assert_eq!(line["services"], version);
-            assert_eq!(line["node"], "n1");
-            assert!(frame.ends_with(b"\n"));
-        }
+        let line = next(&mut body).await;
+        assert_eq!(line["services"], 2);
+        assert_eq!(line["node"], "n1");
+        assert_eq!(line["generation"], 0);
+        watermarks.publish(progress(3, 3), Timestamp::UNIX_EPOCH);
+        watermarks.publish(progress(4, 4), Timestamp::UNIX_EPOCH);
+        assert_eq!(next(&mut body).await["services"], 3);
+        assert_eq!(next(&mut body).await["services"], 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_hears_what_is_stuck_and_signs_of_life() {
+        let watermarks = Watermarks::new("n1", Timestamp::UNIX_EPOCH);
+        watermarks.publish(progress(1, 1), Timestamp::UNIX_EPOCH);
+        let mut body = watermarks.stream();
+        assert_eq!(next(&mut body).await["received"]["services"], 1);
+        let began = tokio::time::Instant::now();
+        watermarks.advance(progress(5, 1));
+        let line = next(&mut body).await;
+        assert_eq!(
+            (&line["services"], &line["received"]["services"]),
+            (&1.into(), &5.into())
+        );
+        assert!(began.elapsed() <= PACE);
+        let began = tokio::time::Instant::now();
+        assert_eq!(next(&mut body).await["received"], line["received"]);
+        assert!(began.elapsed() >= HEARTBEAT);
     }
 }

@@ -10,7 +10,7 @@ use pointsman_dataplane::schedule::Next;
 use pointsman_dataplane::state::ExternalIps;
 use pointsman_dataplane::sync::{Done, Resource};
 use pointsman_dataplane::{
-    Batch, Index, Outcome, ProgramError, Scope, Settings, Synchroniser, TriggerTime, Watermark,
+    Batch, Index, Outcome, ProgramError, Progress, Scope, Settings, Synchroniser, TriggerTime,
 };
 use pointsman_kernel::nftables_backend::Commits;
 use pointsman_model::{Address, NodeName};
@@ -180,9 +180,9 @@ impl<A: Address> Side<A> {
         self.flows.review(done.udp);
     }
 
-    /// Everything up to here is in the kernel.
-    pub fn watermark(&self) -> Watermark {
-        self.sync.index().watermark()
+    /// How far changes have come.
+    pub fn progress(&self) -> Progress {
+        self.sync.index().progress()
     }
 
     /// Whether the rules follow the cluster.
