@@ -37,7 +37,7 @@ build: deps ## Build the program (debug)
 
 .PHONY: up
 up: build ## Run a cluster on this machine until Ctrl-C
-	target/debug/pointsman up
+	sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; $$sudo target/debug/pointsman up
 
 .PHONY: test
 test: deps fmt clippy licences unit ## Everything that CI checks

@@ -19,9 +19,15 @@ pub struct Flags {
     /// the server says that it is ready.
     #[arg(long, value_name = "DIR")]
     pub data_dir: PathBuf,
-    /// Address and port to serve HTTPS on; port 0 picks a free one.
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:6443")]
-    pub listen: SocketAddr,
+    /// Address and port to serve HTTPS on; port 0 picks a free one. Further ones may follow; kubeconfigs name
+    /// the first.
+    #[arg(
+        long,
+        value_name = "ADDR:PORT[,...]",
+        default_value = "127.0.0.1:6443",
+        value_delimiter = ','
+    )]
+    pub listen: Vec<SocketAddr>,
     /// Address at which pods reach this server; becomes the endpoint of Service default/kubernetes.
     #[arg(long, value_name = "IP")]
     pub advertise_address: Option<IpAddr>,
@@ -109,13 +115,18 @@ pub async fn launch(flags: Flags) -> anyhow::Result<Running> {
 
 fn config(flags: Flags) -> anyhow::Result<Config> {
     let store = store(&flags)?;
+    let (listen, also_listen) = flags
+        .listen
+        .split_first()
+        .context("--listen needs an address and port")?;
     let cluster = ClusterSettings {
         service_ranges: service_ranges(&flags.service_cluster_ip_range)?,
         node_ports: node_ports(&flags.service_node_port_range)?,
     };
     Ok(Config {
         data_dir: flags.data_dir,
-        listen: flags.listen,
+        listen: *listen,
+        also_listen: also_listen.to_vec(),
         advertise: flags.advertise_address,
         store,
         gates: flags.feature_gates,

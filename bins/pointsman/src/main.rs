@@ -2,8 +2,10 @@
 
 mod apiserver;
 mod controllers;
+mod down;
 mod duration;
 mod logging;
+mod plain_http;
 mod proxy;
 mod up;
 
@@ -26,7 +28,9 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run everything on this machine: one command, no configuration.
-    Up(up::Flags),
+    Up(Box<up::Flags>),
+    /// Stop a cluster that `up` runs on this machine, and remove everything but its data.
+    Down(down::Flags),
     /// Run the Kubernetes-compatible API server on an embedded durable store, or on etcd.
     Apiserver(Box<apiserver::Flags>),
     /// Run the loops that turn pods into endpoints, and the workloads that make pods.
@@ -37,7 +41,10 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    cli.logging.install();
+    cli.logging.install(match cli.command {
+        Command::Up(_) | Command::Down(_) => "warn",
+        _ => "info",
+    });
     raise_descriptor_limit();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -48,7 +55,8 @@ fn main() -> ExitCode {
     };
     let outcome = runtime.block_on(async {
         match cli.command {
-            Command::Up(flags) => up::run(flags).await,
+            Command::Up(flags) => up::run(*flags).await,
+            Command::Down(flags) => down::run(&flags),
             Command::Apiserver(flags) => apiserver::run(*flags).await,
             Command::Controllers(flags) => controllers::run(*flags).await,
             Command::Proxy(flags) => proxy::run(*flags).await,

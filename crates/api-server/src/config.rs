@@ -34,6 +34,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Where to listen; port 0 picks a free one.
     pub listen: SocketAddr,
+    /// Further addresses to listen on; port 0 means the port of `listen`.
+    pub also_listen: Vec<SocketAddr>,
     /// The address that pods reach the server at, if any.
     pub advertise: Option<IpAddr>,
     /// Where objects live.

@@ -32,7 +32,10 @@ impl Identities {
             .iter()
             .map(|range| first_address(*range))
             .collect();
-        let reachable: Vec<IpAddr> = std::iter::once(address.ip()).chain(config.advertise).collect();
+        let reachable: Vec<IpAddr> = std::iter::once(address.ip())
+            .chain(config.also_listen.iter().map(SocketAddr::ip))
+            .chain(config.advertise)
+            .collect();
         Self {
             data_dir: config.data_dir.clone(),
             address,

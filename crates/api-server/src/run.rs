@@ -86,7 +86,7 @@ pub struct Running {
     /// How many objects the store held at start.
     pub objects: usize,
     server: Arc<Server>,
-    accepting: JoinHandle<()>,
+    accepting: Vec<JoinHandle<()>>,
     background: Vec<JoinHandle<()>>,
 }
 
@@ -94,7 +94,9 @@ impl Running {
     /// Ends watches, lets open requests finish and stops.
     pub async fn stop(self) {
         self.server.stop.send_replace(true);
-        let _ = self.accepting.await;
+        for listener in self.accepting {
+            let _ = listener.await;
+        }
         self.background.iter().for_each(JoinHandle::abort);
         for task in self.background {
             let _ = task.await;
@@ -154,16 +156,12 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
     let mut background = vec![follow(&server).await?];
     let objects = server.cache.stored().map(|collection| collection.count()).sum();
 
-    let listen = |source| StartError::Listen {
-        address: config.listen,
-        source,
-    };
-    let listener = TcpListener::bind(config.listen).await.map_err(listen)?;
-    let address = listener.local_addr().map_err(listen)?;
+    let (address, listeners) = bind(&config).await?;
     let identities = Identities::new(&config, address);
     let (tls, serving, kubeconfig) = identities.prepare()?;
     // The port answers from here on; `/readyz` says no until the default objects are there.
-    let accepting = tokio::spawn(listen::run(server.clone(), listener, tls));
+    let accept = |listener| tokio::spawn(listen::run(server.clone(), listener, tls.clone()));
+    let accepting = listeners.into_iter().map(accept).collect();
 
     let advertised = config
         .advertise
@@ -193,6 +191,26 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         accepting,
         background,
     })
+}
+
+/// Listens everywhere, and says where first.
+async fn bind(config: &Config) -> Result<(SocketAddr, Vec<TcpListener>), StartError> {
+    let failed = |address| move |source| StartError::Listen { address, source };
+    let first = TcpListener::bind(config.listen)
+        .await
+        .map_err(failed(config.listen))?;
+    let address = first.local_addr().map_err(failed(config.listen))?;
+    let mut listeners = vec![first];
+    for also in &config.also_listen {
+        let port = if also.port() == 0 {
+            address.port()
+        } else {
+            also.port()
+        };
+        let also = SocketAddr::new(also.ip(), port);
+        listeners.push(TcpListener::bind(also).await.map_err(failed(also))?);
+    }
+    Ok((address, listeners))
 }
 
 async fn open_store(config: &Config) -> Result<Arc<dyn Store>, StartError> {

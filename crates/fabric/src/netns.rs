@@ -183,10 +183,34 @@ impl Netns {
 
     /// Whether both are the same namespace.
     pub fn is_same(&self, other: &Self) -> bool {
-        match (rustix::fs::fstat(&*self.fd), rustix::fs::fstat(&*other.fd)) {
-            (Ok(one), Ok(two)) => (one.st_dev, one.st_ino) == (two.st_dev, two.st_ino),
-            _ => false,
+        let (one, two) = (self.identity(), other.identity());
+        one.is_some() && one == two
+    }
+
+    /// The processes whose main thread is in one of the namespaces, in order.
+    pub fn processes(namespaces: &[Self]) -> Result<Vec<u32>, FabricError> {
+        let wanted: Vec<_> = namespaces.iter().filter_map(Self::identity).collect();
+        let failed = |error| FabricError::new("listing processes", error);
+        let mut found = Vec::new();
+        for entry in fs::read_dir("/proc").map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name();
+            let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else {
+                continue;
+            };
+            // One that has ended, or is not ours to look at, is in none of them.
+            if let Ok(status) = rustix::fs::stat(format!("/proc/{pid}/ns/net"))
+                && wanted.contains(&(status.st_dev, status.st_ino))
+            {
+                found.push(pid);
+            }
         }
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    fn identity(&self) -> Option<(u64, u64)> {
+        let status = rustix::fs::fstat(&*self.fd).ok()?;
+        Some((status.st_dev, status.st_ino))
     }
 }
 

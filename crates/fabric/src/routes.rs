@@ -4,6 +4,7 @@ use crate::error::{FabricError, if_there};
 use crate::network::{Network, decode_ip, family, octets};
 use crate::prefix::Prefix;
 use crate::socket::{CREATE_OR_REPLACE, attributes, message, number};
+use pointsman_netlink_nft::netlink::Writer;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -13,6 +14,7 @@ mod attribute {
     pub const OUT_LINK: u16 = 4;
     pub const GATEWAY: u16 = 5;
     pub const PREFERRED_SOURCE: u16 = 7;
+    pub const MULTIPATH: u16 = 9;
     pub const TABLE: u16 = 15;
 }
 
@@ -103,6 +105,33 @@ impl Network {
             })
     }
 
+    /// Adds a route that spreads connections over several next hops, or replaces the one to the same
+    /// destination.
+    pub fn replace_shared_route(
+        &mut self,
+        destination: Prefix,
+        gateways: &[IpAddr],
+    ) -> Result<(), FabricError> {
+        let mut head = [0; 12];
+        head[0] = family(destination.address());
+        head[1] = destination.length();
+        (head[4], head[5], head[7]) = (MAIN, STATIC, UNICAST);
+        let hops: Vec<u8> = gateways.iter().flat_map(|gateway| next_hop(*gateway)).collect();
+        let sent = self
+            .socket
+            .change(message::NEW_ROUTE, CREATE_OR_REPLACE, &head, |w| {
+                w.bytes_attribute(attribute::DESTINATION, &network_octets(destination));
+                w.bytes_attribute(attribute::MULTIPATH, &hops);
+            });
+        sent.map_err(|error| {
+            let hops = gateways.len();
+            self.error(
+                &format!("adding the route {destination} via {hops} next hops"),
+                error,
+            )
+        })
+    }
+
     /// Deletes the route to this destination, with this gateway and link if they are named. Says whether
     /// there was one.
     pub fn delete_route(&mut self, route: &Route) -> Result<bool, FabricError> {
@@ -177,6 +206,17 @@ impl Network {
 enum RouteError {
     Fabric(FabricError),
     Kernel(std::io::Error),
+}
+
+/// One of several next hops: length, flags, weight less one, link (the kernel finds it), gateway.
+fn next_hop(gateway: IpAddr) -> Vec<u8> {
+    let mut attributes = Writer::new();
+    attributes.bytes_attribute(attribute::GATEWAY, &octets(gateway));
+    let length = u16::try_from(8 + attributes.len()).expect("an address is short");
+    let mut bytes = length.to_ne_bytes().to_vec();
+    bytes.extend_from_slice(&[0; 6]);
+    bytes.extend_from_slice(attributes.bytes());
+    bytes
 }
 
 /// The address with its host bits zero, as routes want it.

@@ -187,6 +187,71 @@ fn a_bridge_joins_namespaces_and_routes_cross_a_node() {
 }
 
 #[test]
+fn a_shared_route_uses_every_next_hop() {
+    require_netns!();
+    let client = Netns::anonymous().unwrap();
+    let mut network = client.network().unwrap();
+    client.set_sysctl("ipv4/fib_multipath_hash_policy", "1").unwrap();
+    let mut listeners = Vec::new();
+    for at in 1..=2 {
+        let server = Netns::anonymous().unwrap();
+        let link = format!("eth{at}");
+        network.add_veth(&link, &server, "eth0").unwrap();
+        network.set_up(&link).unwrap();
+        let ours = prefix(&format!("10.9.{at}.1/24"));
+        network.add_address(&link, ours).unwrap();
+        let mut there = server.network().unwrap();
+        there.set_up("eth0").unwrap();
+        there
+            .add_address("eth0", prefix(&format!("10.9.{at}.2/24")))
+            .unwrap();
+        there.add_address("lo", prefix("10.9.99.9/32")).unwrap();
+        there
+            .replace_route(&Route::via(prefix("0.0.0.0/0"), ours.address()))
+            .unwrap();
+        let listener = server.run(|| TcpListener::bind("10.9.99.9:80")).unwrap().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        listeners.push(listener);
+    }
+    let hops = [ip("10.9.1.2"), ip("10.9.2.2")];
+    network
+        .replace_shared_route(prefix("10.9.99.0/24"), &hops)
+        .unwrap();
+    network
+        .replace_shared_route(prefix("10.9.99.0/24"), &hops)
+        .unwrap();
+    let opened = client
+        .run(|| {
+            (0..64)
+                .filter(|_| TcpStream::connect("10.9.99.9:80").is_ok())
+                .count()
+        })
+        .unwrap();
+    assert_eq!(opened, 64);
+    let accepted = |listener: &TcpListener| std::iter::from_fn(|| listener.accept().ok()).count();
+    let counts: Vec<usize> = listeners.iter().map(accepted).collect();
+    assert!(
+        counts.iter().all(|count| *count > 0) && counts.iter().sum::<usize>() == 64,
+        "{counts:?}"
+    );
+}
+
+#[test]
+fn processes_are_found_by_their_namespace() {
+    require_netns!();
+    let (one, two) = (Netns::anonymous().unwrap(), Netns::anonymous().unwrap());
+    let mut child = one.command("sleep").arg("60").spawn().unwrap();
+    assert_eq!(
+        Netns::processes(std::slice::from_ref(&one)).unwrap(),
+        [child.id()]
+    );
+    assert!(Netns::processes(&[two]).unwrap().is_empty());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(Netns::processes(&[one]).unwrap().is_empty());
+}
+
+#[test]
 fn errors_say_what_was_tried() {
     require_netns!();
     let namespace = Netns::anonymous().unwrap();

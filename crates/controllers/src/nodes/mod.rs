@@ -142,7 +142,7 @@ fn input<T>(event: Seen<T>, source: Source, applied: impl Fn(T) -> Input) -> Opt
     match event {
         Seen::Init => None,
         Seen::Applied { object, .. } => Some(applied(object)),
-        Seen::Deleted(key) => Some(Input::Gone(source, key)),
+        Seen::Deleted { key, .. } => Some(Input::Gone(source, key)),
         Seen::Synced(_) => Some(Input::Listed(source)),
     }
 }

@@ -1,0 +1,72 @@
+//! `pointsman down`: stops a cluster of this machine and removes what it left.
+
+use crate::up::claim::{self, Claim, Known};
+use crate::up::{leftovers, plan};
+use anyhow::{Context, bail};
+use clap::Args;
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::Write;
+use std::time::Duration;
+
+/// How long a cluster may take to stop before it is killed.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Which cluster to stop.
+#[derive(Args)]
+#[command(
+    after_help = "Exit codes: 0 nothing of the cluster is left but its data, 1 something is, 2 wrong usage."
+)]
+pub struct Flags {
+    /// The cluster's name.
+    #[arg(long, value_name = "NAME", default_value = "pointsman", value_parser = plan::check_name)]
+    name: String,
+}
+
+/// Stops the cluster if it runs, and removes what is left of it; its data stays.
+pub fn run(flags: &Flags) -> anyhow::Result<()> {
+    let name = &flags.name;
+    let known = claim::look_up(name)?;
+    if let Known::Running(record) = &known {
+        let pid = i32::try_from(record.pid).ok().and_then(Pid::from_raw);
+        let pid = pid.with_context(|| format!("the cluster {name:?} is just starting; try again"))?;
+        stop(name, pid)?;
+    }
+    // A cluster that stopped by itself has cleaned up; one that was killed, or died before, has not.
+    let claim = Claim::take(name)?;
+    let removed = if rustix::process::geteuid().is_root() {
+        leftovers::remove(name)?
+    } else {
+        leftovers::Removed::default()
+    };
+    claim.release()?;
+    let mut out = std::io::stdout();
+    match known {
+        Known::Running(record) => writeln!(out, "stopped; data stays in {}", record.data_dir.display())?,
+        Known::Dead(_) => writeln!(out, "it did not run any more; removed {removed}")?,
+        Known::Unknown if removed.is_nothing() => writeln!(out, "no cluster named {name:?} runs here")?,
+        Known::Unknown => writeln!(out, "removed {removed}")?,
+    }
+    Ok(())
+}
+
+fn stop(name: &str, pid: Pid) -> anyhow::Result<()> {
+    let signal = |signal| {
+        kill_process(pid, signal).with_context(|| format!("signalling process {}", pid.as_raw_nonzero()))
+    };
+    signal(Signal::TERM)?;
+    if claim::wait_until_stopped(name, PATIENCE)? {
+        return Ok(());
+    }
+    tracing::warn!(
+        pid = pid.as_raw_nonzero().get(),
+        "the cluster does not stop; killing it"
+    );
+    signal(Signal::KILL)?;
+    if !claim::wait_until_stopped(name, PATIENCE)? {
+        bail!(
+            "process {} does not end although it was killed",
+            pid.as_raw_nonzero()
+        );
+    }
+    Ok(())
+}

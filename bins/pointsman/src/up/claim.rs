@@ -1,0 +1,163 @@
+//! Which clusters are there on this machine, and does one run?
+//!
+//! Each cluster has a directory below `/run/pointsman` (or the user's own run directory) with a lock, held
+//! as long as the cluster runs, and a record for the other commands. The kernel lets go of the lock however
+//! the process ends, so that a dead cluster is never taken for a running one.
+
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// What other commands need to know about a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Record {
+    /// The cluster's name.
+    pub name: String,
+    /// The process that runs it.
+    pub pid: u32,
+    /// Where its data lives.
+    pub data_dir: PathBuf,
+    /// The administrator's kubeconfig.
+    pub kubeconfig: PathBuf,
+    /// The API server.
+    pub server: String,
+    /// The page, if there is one.
+    pub page: Option<String>,
+    /// The nodes.
+    pub nodes: Vec<NodeRecord>,
+    /// Whether everything served once.
+    pub ready: bool,
+}
+
+/// What other commands need to know about a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeRecord {
+    /// The name of the Node.
+    pub name: String,
+    /// Its network namespace.
+    pub namespace: String,
+    /// Its address.
+    pub address: std::net::Ipv4Addr,
+}
+
+/// The right to run the cluster of this name, as long as the value lives.
+#[derive(Debug)]
+pub struct Claim {
+    dir: PathBuf,
+    _lock: File,
+}
+
+impl Claim {
+    /// Takes the name, unless a running cluster has it.
+    pub fn take(name: &str) -> anyhow::Result<Self> {
+        let dir = run_dir().join(name);
+        fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
+        let lock = open_lock(&dir)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { dir, _lock: lock }),
+            Err(TryLockError::WouldBlock) => {
+                let pid = read(&dir).map_or(0, |record| record.pid);
+                bail!(
+                    "a cluster named {name:?} runs already (process {pid}); stop it with `pointsman down --name {name}`, or choose another --name"
+                )
+            }
+            Err(TryLockError::Error(error)) => {
+                Err(error).with_context(|| format!("locking {}", dir.display()))
+            }
+        }
+    }
+
+    /// Tells other commands about the cluster.
+    pub fn write(&self, record: &Record) -> anyhow::Result<()> {
+        let path = self.dir.join("record.json");
+        let draft = self.dir.join("record.json.new");
+        fs::write(&draft, serde_json::to_vec_pretty(record)?)
+            .and_then(|()| fs::rename(&draft, &path))
+            .with_context(|| format!("writing {}", path.display()))
+    }
+
+    /// Forgets the cluster. Its data stays.
+    pub fn release(self) -> anyhow::Result<()> {
+        let dir = &self.dir;
+        fs::remove_dir_all(dir).with_context(|| format!("removing {}", dir.display()))?;
+        // Goes with the last cluster; while others run it is not empty.
+        let _ = fs::remove_dir(run_dir());
+        Ok(())
+    }
+}
+
+/// What is known about a cluster, and whether it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// It runs.
+    Running(Record),
+    /// It ended without a word, and left things behind.
+    Dead(Record),
+    /// Nothing is known about it.
+    Unknown,
+}
+
+/// Looks a cluster up.
+pub fn look_up(name: &str) -> anyhow::Result<Known> {
+    let dir = run_dir().join(name);
+    if !dir.is_dir() {
+        return Ok(Known::Unknown);
+    }
+    let record = read(&dir).unwrap_or_default();
+    let lock = open_lock(&dir)?;
+    // A reader shares the lock, so that two readers do not take each other for the cluster.
+    match lock.try_lock_shared() {
+        Ok(()) => Ok(Known::Dead(record)),
+        Err(TryLockError::WouldBlock) => Ok(Known::Running(record)),
+        Err(TryLockError::Error(error)) => Err(error).with_context(|| format!("locking {}", dir.display())),
+    }
+}
+
+/// Waits until the cluster does not run any more.
+pub fn wait_until_stopped(name: &str, patience: Duration) -> anyhow::Result<bool> {
+    let started = Instant::now();
+    while let Known::Running(_) = look_up(name)? {
+        if started.elapsed() > patience {
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(true)
+}
+
+/// Held while addresses are chosen, so that two clusters that start together choose different ones.
+pub fn lock_addresses() -> anyhow::Result<File> {
+    let dir = run_dir();
+    fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
+    // The directory itself: a file in it would be left behind.
+    let lock = File::open(&dir).with_context(|| format!("opening {}", dir.display()))?;
+    lock.lock()
+        .with_context(|| format!("locking {}", dir.display()))?;
+    Ok(lock)
+}
+
+fn open_lock(dir: &Path) -> anyhow::Result<File> {
+    let path = dir.join("lock");
+    let options = File::options().create(true).append(true).open(&path);
+    options.with_context(|| format!("opening {}", path.display()))
+}
+
+fn read(dir: &Path) -> Option<Record> {
+    let text = fs::read(dir.join("record.json")).ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
+/// Root's clusters are known to everybody; others keep theirs to themselves.
+fn run_dir() -> PathBuf {
+    if rustix::process::geteuid().is_root() {
+        return PathBuf::from("/run/pointsman");
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) => Path::new(&dir).join("pointsman"),
+        None => std::env::temp_dir().join(format!("pointsman-{}", rustix::process::geteuid().as_raw())),
+    }
+}

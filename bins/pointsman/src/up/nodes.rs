@@ -1,0 +1,140 @@
+//! What runs on each node, and when does it serve?
+
+use super::plan::{NodePlan, Plan};
+use super::supervise::{Spec, Supervisor};
+use crate::plain_http;
+use anyhow::Context;
+use pointsman_api_server::auth::kubeconfig;
+use pointsman_api_server::auth::pki::{Identity, Pki};
+use pointsman_fabric::Netns;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Where a proxy serves its health, on all addresses of its node.
+pub const PROXY_HEALTH_PORT: u16 = 10256;
+/// Where a proxy serves metrics and watermarks, on its node's address.
+pub const PROXY_METRICS_PORT: u16 = 10249;
+/// How long a part may take before the start is called failed.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The files that programs on nodes need.
+pub struct Credentials {
+    proxy: PathBuf,
+}
+
+impl Credentials {
+    /// Writes kubeconfigs that name the server as nodes reach it.
+    pub fn write(data_dir: &Path, server: &str) -> anyhow::Result<Self> {
+        let now = SystemTime::now();
+        let pki = Pki::open(&data_dir.join("pki"), now)?;
+        let identity = Identity::proxy();
+        let pair = pki.client("proxy", &identity, now)?;
+        let text = kubeconfig::render(server, pki.ca_pem(), &identity.name, &pair);
+        let proxy = data_dir.join("kubeconfigs/node-proxies.kubeconfig");
+        write_secret(&proxy, &text).with_context(|| format!("writing {}", proxy.display()))?;
+        Ok(Self { proxy })
+    }
+}
+
+/// Starts what runs on a node.
+pub fn start(
+    plan: &Plan,
+    node: &NodePlan,
+    credentials: &Credentials,
+    settings: &Settings,
+    supervisor: &mut Supervisor,
+) -> anyhow::Result<()> {
+    let namespace = Netns::named(&node.namespace)?;
+    let arguments = proxy_arguments(plan, node, &credentials.proxy, &settings.proxy_mode);
+    let program = settings.program.clone();
+    supervisor.keep(Spec {
+        label: format!("{} proxy", node.name),
+        command: Box::new(move || {
+            let mut command = namespace.command(&program);
+            command.arg("proxy").args(&arguments);
+            command
+        }),
+        log: settings.log(&node.name, "proxy"),
+    });
+    Ok(())
+}
+
+/// What all nodes have in common.
+pub struct Settings {
+    /// Our own program.
+    pub program: PathBuf,
+    /// Where logs go.
+    pub logs: PathBuf,
+    /// How proxies write rules.
+    pub proxy_mode: String,
+}
+
+impl Settings {
+    fn log(&self, node: &str, role: &str) -> PathBuf {
+        self.logs.join(format!("{node}-{role}.log"))
+    }
+
+    /// The last line that a program said, for people who wonder.
+    pub fn last_words(&self, node: &str, role: &str) -> String {
+        let path = self.log(node, role);
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        let last = text.lines().rev().find(|line| !line.trim().is_empty());
+        match last {
+            Some(line) => format!("{line} (more in {})", path.display()),
+            None => format!("it said nothing in {}", path.display()),
+        }
+    }
+}
+
+/// Waits until a node's proxy has written its rules; returns why not if it does not.
+pub async fn wait_for_proxy(node: &NodePlan, settings: &Settings) -> Result<(), String> {
+    let started = Instant::now();
+    let health = SocketAddr::new(node.address.into(), PROXY_HEALTH_PORT);
+    loop {
+        let answer = plain_http::get(health, "/healthz", Duration::from_secs(1)).await;
+        if matches!(answer, Ok((200, _))) {
+            return Ok(());
+        }
+        if started.elapsed() > PATIENCE {
+            let seen = match answer {
+                Ok((status, _)) => format!("its health is {status}"),
+                Err(error) => error.to_string(),
+            };
+            return Err(format!("{seen}; {}", settings.last_words(&node.name, "proxy")));
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn proxy_arguments(plan: &Plan, node: &NodePlan, kubeconfig: &Path, mode: &str) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = [
+        format!("--hostname-override={}", node.name),
+        format!("--proxy-mode={mode}"),
+        format!("--cluster-cidr={}", plan.pod_range()),
+        format!("--bind-address={}", node.address),
+        format!("--metrics-bind-address={}:{PROXY_METRICS_PORT}", node.address),
+        format!("--healthz-bind-address=0.0.0.0:{PROXY_HEALTH_PORT}"),
+        "--kubeconfig".to_owned(),
+    ]
+    .map(OsString::from)
+    .into();
+    arguments.push(kubeconfig.into());
+    arguments
+}
+
+/// Replaces a file that only its owner may read.
+fn write_secret(path: &Path, text: &str) -> std::io::Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let draft = path.with_extension("new");
+    let mut file = std::fs::File::options()
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&draft)?;
+    file.write_all(text.as_bytes())?;
+    std::fs::rename(&draft, path)
+}
