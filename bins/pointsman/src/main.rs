@@ -4,6 +4,7 @@ mod apiserver;
 mod controllers;
 mod down;
 mod duration;
+mod explain;
 mod logging;
 mod plain_http;
 mod proxy;
@@ -37,6 +38,8 @@ enum Command {
     Controllers(Box<controllers::Flags>),
     /// Run the service proxy of this node: a drop-in for kube-proxy.
     Proxy(Box<proxy::Flags>),
+    /// Say which way packets to an address or Service take on a node, and why.
+    Explain(Box<explain::Flags>),
 }
 
 fn main() -> ExitCode {
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
             Command::Apiserver(flags) => apiserver::run(*flags).await,
             Command::Controllers(flags) => controllers::run(*flags).await,
             Command::Proxy(flags) => proxy::run(*flags).await,
+            Command::Explain(flags) => explain::run(*flags).await,
         }
     });
     match outcome {

@@ -1,24 +1,25 @@
 //! `pointsman proxy`.
 
+mod config;
 mod file;
 
 use crate::{duration, stop_signal};
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::{ArgAction, Args, ValueEnum};
 use file::File;
-use pointsman_api_client::Source;
-use pointsman_dataplane::settings::NodePortRanges;
-use pointsman_dataplane::{InterfaceName, MasqueradeMark};
-use pointsman_proxy::{Config, LocalMode, Mode, clean_up, run as run_proxy};
+use pointsman_kernel::iptables_backend::allow_localhost_node_ports;
+use pointsman_kernel::sysctl;
+use pointsman_proxy::{Config, Mode, clean_up, run as run_proxy};
 use pointsman_telemetry::Registry;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::sync::watch;
 
 /// Flags keep kube-proxy's names and formats. What the file given with --config sets wins over flags, but
 /// for --hostname-override.
-#[derive(Args)]
+#[derive(Args, Default)]
 pub struct Flags {
     /// A KubeProxyConfiguration file.
     #[arg(long, value_name = "FILE")]
@@ -79,15 +80,53 @@ pub struct Flags {
     /// The score by which the kernel chooses whom to end when memory runs out, -1000 to 1000.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     oom_score_adj: Option<i32>,
+    /// What to do where the kernel cannot hold the table of nftables mode; by default the proxy ends with
+    /// the reason.
+    #[arg(long, value_enum, value_name = "MODE")]
+    nftables_fallback: Option<Fallback>,
+    #[command(flatten)]
+    conntrack: ConntrackFlags,
     /// Remove all rules of ours and of kube-proxy, and end.
     #[arg(long)]
     cleanup: bool,
+    /// Do what needs the most privileges (kernel settings), and end. Run again afterwards with CAP_NET_ADMIN.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
+    init_only: Option<bool>,
+    /// Write the configuration that these flags make to a file, and end.
+    #[arg(long, value_name = "FILE")]
+    write_config_to: Option<PathBuf>,
     #[command(flatten)]
     ignored: Ignored,
 }
 
+/// Settings of connection tracking; 0 leaves the kernel's.
+#[derive(Args, Default)]
+struct ConntrackFlags {
+    /// Tracked connections for each processor; by default 32768.
+    #[arg(long, value_name = "N")]
+    conntrack_max_per_core: Option<u64>,
+    /// Tracked connections at least; by default 131072.
+    #[arg(long, value_name = "N")]
+    conntrack_min: Option<u64>,
+    /// How long a silent TCP connection is remembered; by default 24h.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    conntrack_tcp_timeout_established: Option<Duration>,
+    /// How long a half-closed TCP connection is remembered; by default 1h.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    conntrack_tcp_timeout_close_wait: Option<Duration>,
+    /// How long a UDP flow without an answer is remembered.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    conntrack_udp_timeout: Option<Duration>,
+    /// How long a UDP flow with answers is remembered.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    conntrack_udp_timeout_stream: Option<Duration>,
+    /// Accept TCP packets outside of the window.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
+    conntrack_tcp_be_liberal: Option<bool>,
+}
+
 /// Flags that may stand in a DaemonSet and have no effect here; each use is told in the log.
-#[derive(Args)]
+#[derive(Args, Default)]
 struct Ignored {
     #[arg(long, hide = true)]
     feature_gates: Option<String>,
@@ -100,13 +139,13 @@ struct Ignored {
     #[arg(long, hide = true)]
     config_sync_period: Option<String>,
     #[arg(long, hide = true)]
-    conntrack_max_per_core: Option<String>,
+    profiling: Option<String>,
     #[arg(long, hide = true)]
-    conntrack_min: Option<String>,
+    show_hidden_metrics_for_version: Option<String>,
     #[arg(long, hide = true)]
-    conntrack_tcp_timeout_established: Option<String>,
+    logging_format: Option<String>,
     #[arg(long, hide = true)]
-    conntrack_tcp_timeout_close_wait: Option<String>,
+    master: Option<String>,
     #[arg(short = 'v', long = "v", hide = true)]
     verbosity: Option<String>,
 }
@@ -119,16 +158,13 @@ impl Ignored {
             ("kube-api-qps", &self.kube_api_qps),
             ("kube-api-content-type", &self.kube_api_content_type),
             ("config-sync-period", &self.config_sync_period),
-            ("conntrack-max-per-core", &self.conntrack_max_per_core),
-            ("conntrack-min", &self.conntrack_min),
+            ("profiling", &self.profiling),
             (
-                "conntrack-tcp-timeout-established",
-                &self.conntrack_tcp_timeout_established,
+                "show-hidden-metrics-for-version",
+                &self.show_hidden_metrics_for_version,
             ),
-            (
-                "conntrack-tcp-timeout-close-wait",
-                &self.conntrack_tcp_timeout_close_wait,
-            ),
+            ("logging-format", &self.logging_format),
+            ("master", &self.master),
             ("v", &self.verbosity),
         ];
         for (flag, _) in flags.iter().filter(|(_, value)| value.is_some()) {
@@ -137,8 +173,18 @@ impl Ignored {
     }
 }
 
+/// What else may be done where nftables mode cannot work.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Fallback {
+    /// Write rules by the iptables programs.
+    Iptables,
+    /// Nothing: end with the reason.
+    None,
+}
+
+/// How rules are written.
 #[derive(Clone, Copy, ValueEnum)]
-enum ModeFlag {
+pub enum ModeFlag {
     /// By the iptables programs.
     Iptables,
     /// By netlink into nf_tables; Linux 5.13 or later.
@@ -156,22 +202,25 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         .await?;
     }
     flags.ignored.warn();
-    let file = match &flags.config {
-        Some(path) => {
-            let (file, unread) = File::read(path)?;
-            for field in unread {
-                tracing::warn!(field, "this field of the configuration file has no effect here");
-            }
-            file
-        }
-        None => File::default(),
-    };
+    let file = read_file(flags.config.as_deref())?;
     if let Some(score) = file.oom_score_adj.or(flags.oom_score_adj)
         && let Err(error) = std::fs::write("/proc/self/oom_score_adj", score.to_string())
     {
         tracing::warn!(%error, score, "the OOM score cannot be set");
     }
-    let config = config(flags, file)?;
+    let (init_only, write_to) = (flags.init_only == Some(true), flags.write_config_to.clone());
+    let conntrack = config::conntrack(&flags.conntrack, &file.conntrack)?;
+    let config = config::resolve(flags, file)?;
+    if let Some(path) = write_to {
+        let text = serde_saphyr::to_string(&config.shown)?;
+        return std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()));
+    }
+    for (setting, error) in sysctl::apply(&conntrack) {
+        tracing::warn!(setting, %error, "a setting of connection tracking cannot be changed");
+    }
+    if init_only {
+        return initialise(&config);
+    }
     let (stop, stopping) = watch::channel(false);
     let running = run_proxy(config, Registry::new(), stopping);
     tokio::pin!(running);
@@ -183,216 +232,64 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     Ok(running.await?)
 }
 
-fn config(flags: Flags, file: File) -> anyhow::Result<Config> {
-    for gate in file.feature_gates.iter().flatten() {
-        tracing::warn!(gate = gate.0, "this feature gate has no effect here");
+/// The rest of what needs privileges that a proxy without `--init-only` does as it goes.
+fn initialise(config: &Config) -> anyhow::Result<()> {
+    if config.mode == Mode::Iptables && config.localhost_node_ports {
+        allow_localhost_node_ports().context("letting node ports answer on localhost")?;
     }
-    let mode = match file.mode.as_deref() {
-        None => flags.proxy_mode.unwrap_or(ModeFlag::Iptables),
-        Some("iptables") => ModeFlag::Iptables,
-        Some("nftables") => ModeFlag::Nftables,
-        Some(other) => bail!("mode {other:?} is neither iptables nor nftables"),
-    };
-    let mode = match mode {
-        ModeFlag::Iptables => Mode::Iptables,
-        ModeFlag::Nftables => Mode::Nftables,
-    };
-    let (all, bit, least, period) = match mode {
-        Mode::Iptables => (
-            file.iptables.masquerade_all,
-            file.iptables.masquerade_bit,
-            file.iptables.min_sync_period,
-            file.iptables.sync_period,
-        ),
-        Mode::Nftables => (
-            file.nftables.masquerade_all,
-            file.nftables.masquerade_bit,
-            file.nftables.min_sync_period,
-            file.nftables.sync_period,
-        ),
-    };
-    let bit = bit.or(flags.iptables_masquerade_bit).unwrap_or(14);
-    let sync_period = time(period)?
-        .or(flags.iptables_sync_period)
-        .unwrap_or(Duration::from_secs(30));
-    let min_sync_period = time(least)?
-        .or(flags.iptables_min_sync_period)
-        .unwrap_or_default();
-    if sync_period.is_zero() || min_sync_period > sync_period {
-        bail!("the sync period must be greater than zero and not less than the least one");
-    }
-    let node_ports = NodePortRanges {
-        entries: file
-            .node_port_addresses
-            .or(flags.nodeport_addresses)
-            .unwrap_or_default(),
-    };
-    node_ports.validate()?;
-    let local = local_mode(
-        file.detect_local_mode.or(flags.detect_local_mode).as_deref(),
-        file.cluster_cidr.or(flags.cluster_cidr),
-        file.detect_local.bridge_interface.or(flags.pod_bridge_interface),
-        file.detect_local
-            .interface_name_prefix
-            .or(flags.pod_interface_name_prefix),
-    )?;
-    let healthz = file.healthz_bind_address.or(flags.healthz_bind_address);
-    let metrics = file.metrics_bind_address.or(flags.metrics_bind_address);
-    Ok(Config {
-        source: Source::from_flag(file.client_connection.kubeconfig.or(flags.kubeconfig)),
-        node: node_name(flags.hostname_override.or(file.hostname_override))?,
-        mode,
-        min_sync_period,
-        sync_period,
-        masquerade: MasqueradeMark::from_bit(bit).context("the masquerade bit must be at most 31")?,
-        masquerade_all: all.or(flags.masquerade_all).unwrap_or(false),
-        local,
-        node_ports,
-        localhost_node_ports: file
-            .iptables
-            .localhost_node_ports
-            .or(flags.iptables_localhost_nodeports)
-            .unwrap_or(true),
-        node_ip: node_ip(file.bind_address.or(flags.bind_address).as_deref())?,
-        healthz: address(healthz.as_deref(), "0.0.0.0:10256", 10256)?,
-        metrics: address(metrics.as_deref(), "127.0.0.1:10249", 10249)?,
-        bind_or_fail: file
-            .bind_address_hard_fail
-            .or(flags.bind_address_hard_fail)
-            .unwrap_or(false),
-    })
+    tracing::info!("kernel settings are in place");
+    Ok(())
 }
 
-fn time(text: Option<String>) -> anyhow::Result<Option<Duration>> {
-    text.map(|text| duration::parse(&text).map_err(anyhow::Error::msg))
-        .transpose()
-}
-
-fn local_mode(
-    mode: Option<&str>,
-    cluster_cidr: Option<String>,
-    bridge: Option<String>,
-    prefix: Option<String>,
-) -> anyhow::Result<LocalMode> {
-    let name = |text: Option<String>, what: &str| {
-        let text = text.with_context(|| format!("this way to detect local traffic needs {what}"))?;
-        Ok::<_, anyhow::Error>(InterfaceName::try_new(&text)?)
+fn read_file(path: Option<&Path>) -> anyhow::Result<File> {
+    let Some(path) = path else {
+        return Ok(File::default());
     };
-    Ok(match mode {
-        None | Some("ClusterCIDR") => {
-            let ranges = cluster_cidr.unwrap_or_default();
-            let ranges: Vec<String> = ranges
-                .split(',')
-                .map(|range| range.trim().to_owned())
-                .filter(|range| !range.is_empty())
-                .collect();
-            for range in &ranges {
-                pointsman_model::Cidr::<Ipv4Addr>::parse(range).context("the cluster's range")?;
-            }
-            LocalMode::ClusterCidr(ranges)
-        }
-        Some("NodeCIDR") => LocalMode::NodeCidr,
-        Some("BridgeInterface") => LocalMode::Bridge(name(bridge, "a bridge interface")?),
-        Some("InterfaceNamePrefix") => LocalMode::InterfacePrefix(name(prefix, "an interface prefix")?),
-        Some(other) => bail!("{other:?} is not a way to detect local traffic"),
-    })
-}
-
-/// An unspecified address says nothing about the node.
-fn node_ip(text: Option<&str>) -> anyhow::Result<Option<IpAddr>> {
-    let Some(text) = text else { return Ok(None) };
-    let address: IpAddr = text
-        .parse()
-        .with_context(|| format!("{text:?} is not an address"))?;
-    Ok(Some(address).filter(|address| !address.is_unspecified()))
-}
-
-/// `ADDR:PORT`, or an address with the usual port.
-fn address(text: Option<&str>, usual: &str, port: u16) -> anyhow::Result<Option<SocketAddr>> {
-    let text = text.unwrap_or(usual);
-    if text == "off" {
-        return Ok(None);
+    let (file, unread) = File::read(path)?;
+    for field in unread {
+        tracing::warn!(field, "this field of the configuration file has no effect here");
     }
-    let bare = || Some(SocketAddr::new(text.parse().ok()?, port));
-    let address = text.parse().ok().or_else(bare);
-    let address =
-        address.with_context(|| format!("{text:?} is neither ADDR:PORT nor an address nor `off`"))?;
-    Ok(Some(address))
+    Ok(file)
 }
 
-fn node_name(given: Option<String>) -> anyhow::Result<String> {
-    let name = match given {
-        Some(name) => name,
-        None => std::fs::read_to_string("/proc/sys/kernel/hostname").context("reading the host's name")?,
+/// What `pointsman explain` knows about a proxy.
+pub struct ExplainFlags {
+    pub kubeconfig: Option<PathBuf>,
+    pub node: Option<String>,
+    pub mode: Option<ModeFlag>,
+    pub cluster_cidr: Option<String>,
+    pub detect_local_mode: Option<String>,
+}
+
+/// The configuration a proxy with these flags and this file would have.
+pub fn config_for_explain(file: Option<PathBuf>, flags: ExplainFlags) -> anyhow::Result<Config> {
+    let mut file = read_file(file.as_deref())?;
+    if flags.kubeconfig.is_some() {
+        file.client_connection.kubeconfig = None;
+    }
+    let flags = Flags {
+        kubeconfig: flags.kubeconfig,
+        hostname_override: flags.node,
+        proxy_mode: flags.mode,
+        cluster_cidr: flags.cluster_cidr,
+        detect_local_mode: flags.detect_local_mode,
+        ..Flags::default()
     };
-    let name = name.trim().to_lowercase();
-    if name.is_empty() {
-        bail!("the host has no name; give one with --hostname-override");
-    }
-    Ok(name)
+    config::resolve(flags, file)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Cli {
-        #[command(flatten)]
-        flags: Flags,
-    }
-
-    fn parse(arguments: &[&str], file: File) -> anyhow::Result<Config> {
-        let arguments = std::iter::once("proxy").chain(arguments.iter().copied());
-        config(Cli::try_parse_from(arguments)?.flags, file)
-    }
-
-    #[test]
-    fn defaults_are_those_of_kube_proxy_but_for_batching() {
-        let config = parse(&["--hostname-override", " Node1 "], File::default()).unwrap();
-        assert_eq!(config.node, "node1");
-        assert_eq!(config.mode, Mode::Iptables);
-        assert_eq!(config.min_sync_period, Duration::ZERO);
-        assert_eq!(config.sync_period, Duration::from_secs(30));
-        assert_eq!(config.healthz, Some("0.0.0.0:10256".parse().unwrap()));
-        assert_eq!(config.metrics, Some("127.0.0.1:10249".parse().unwrap()));
-        assert_eq!(config.local, LocalMode::ClusterCidr(Vec::new()));
-    }
-
-    #[test]
-    fn what_the_file_sets_wins_over_flags_but_for_the_name() {
-        let file = File {
-            mode: Some("nftables".into()),
-            hostname_override: Some("file".into()),
-            metrics_bind_address: Some("0.0.0.0".into()),
-            ..File::default()
-        };
-        let arguments = [
-            "--proxy-mode=iptables",
-            "--hostname-override=flag",
-            "--masquerade-all",
-        ];
-        let config = parse(&arguments, file).unwrap();
-        assert_eq!(config.mode, Mode::Nftables);
-        assert_eq!(config.node, "flag");
-        assert!(config.masquerade_all);
-        assert_eq!(config.metrics, Some("0.0.0.0:10249".parse().unwrap()));
-    }
-
-    #[test]
-    fn nonsense_is_refused() {
-        for arguments in [
-            ["--detect-local-mode=Sometimes"],
-            ["--detect-local-mode=BridgeInterface"],
-            ["--iptables-masquerade-bit=32"],
-            ["--nodeport-addresses=eth0"],
-            ["--cluster-cidr=10.0.0.0/99"],
-            ["--iptables-min-sync-period=1m"],
-            ["--metrics-bind-address=here"],
-            ["--bind-address=here"],
-        ] {
-            assert!(parse(&arguments, File::default()).is_err(), "{arguments:?}");
-        }
+/// The mode of the proxy that runs on this machine, if one answers where it usually does.
+pub fn running_mode() -> Option<ModeFlag> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 10249));
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(300)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
+    let request = "GET /proxyMode HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    match answer.rsplit("\r\n").next()?.trim() {
+        "nftables" => Some(ModeFlag::Nftables),
+        "iptables" => Some(ModeFlag::Iptables),
+        _ => None,
     }
 }

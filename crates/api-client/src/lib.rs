@@ -11,6 +11,7 @@ pub mod election;
 pub mod error;
 pub mod events;
 pub mod lease;
+mod list;
 pub mod resource;
 pub mod watch;
 

@@ -45,6 +45,8 @@ impl Resource {
     pub const ENDPOINT_SLICES: Self = Self::new("discovery.k8s.io", "v1", "endpointslices");
     /// Leases.
     pub const LEASES: Self = Self::new("coordination.k8s.io", "v1", "leases");
+    /// The ranges that cluster addresses are taken from.
+    pub const SERVICE_CIDRS: Self = Self::new("networking.k8s.io", "v1", "servicecidrs");
     /// ReplicaSets.
     pub const REPLICA_SETS: Self = Self::new("apps", "v1", "replicasets");
     /// Deployments.

@@ -286,6 +286,29 @@ pub struct NodeAddress {
     pub address: String,
 }
 
+/// A networking.k8s.io/v1 ServiceCIDR.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+#[expect(
+    missing_docs,
+    reason = "field names and meanings are those of the Kubernetes API"
+)]
+pub struct ServiceCidr {
+    pub spec: ServiceCidrSpec,
+}
+
+/// The spec of a ServiceCIDR.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+#[expect(
+    missing_docs,
+    reason = "field names and meanings are those of the Kubernetes API"
+)]
+pub struct ServiceCidrSpec {
+    #[serde(deserialize_with = "null_as_default")]
+    pub cidrs: Vec<String>,
+}
+
 /// Go writes an empty list or struct that has no `omitempty` as `null`.
 fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where

@@ -75,7 +75,10 @@ fn measure(variant: Variant, services: u32, endpoints: u32) {
         proxy.sync("one Service removed");
     }
     let start = Instant::now();
-    let differences = proxy.backend.divergences(proxy.index.desired());
+    let differences = proxy
+        .backend
+        .digest_check(proxy.index.desired().collect())
+        .divergences();
     println!(
         "digest check {:?}, {} differences",
         start.elapsed(),

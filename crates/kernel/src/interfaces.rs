@@ -5,6 +5,8 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use pointsman_model::IpFamily;
+
 /// The addresses of all interfaces, of both families, in order.
 pub fn addresses() -> io::Result<Vec<IpAddr>> {
     let four = read_or_empty("/proc/net/fib_trie")?;
@@ -14,6 +16,18 @@ pub fn addresses() -> io::Result<Vec<IpAddr>> {
     found.sort_unstable();
     found.dedup();
     Ok(found)
+}
+
+/// Whether this kernel speaks a family at all; without it there is nothing to program.
+pub fn has_family(family: IpFamily) -> bool {
+    let disabled = || {
+        std::fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6")
+            .is_ok_and(|text| text.trim() == "1")
+    };
+    match family {
+        IpFamily::V4 => true,
+        IpFamily::V6 => std::path::Path::new("/proc/net/if_inet6").exists() && !disabled(),
+    }
 }
 
 /// Whether connection tracking accepts TCP packets outside of the window.

@@ -46,6 +46,21 @@ impl Variant {
         Ok(if legacy { Self::Legacy } else { Self::Nft })
     }
 
+    /// The kernel interfaces that may hold rules of a family: nf_tables always, the older one only if it has
+    /// tables, because merely asking would create them.
+    pub fn in_use(family: IpFamily) -> Vec<Self> {
+        let tables = match family {
+            IpFamily::V4 => "/proc/net/ip_tables_names",
+            IpFamily::V6 => "/proc/net/ip6_tables_names",
+        };
+        let legacy = std::fs::read_to_string(tables).is_ok_and(|names| !names.trim().is_empty());
+        let mut variants = vec![Self::Nft];
+        if legacy {
+            variants.push(Self::Legacy);
+        }
+        variants
+    }
+
     /// How many rules a transaction of a full sync should write.
     pub const fn rules_per_transaction(self) -> usize {
         match self {

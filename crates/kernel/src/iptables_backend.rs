@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use pointsman_dataplane::{Batch, ProgramError, Programmer, Scope, ServiceState, Settings};
 use pointsman_iptables::plan::cleanup;
-use pointsman_iptables::{ChainName, Planner, Table};
+use pointsman_iptables::{ChainName, Ledger, Planner, Table};
 use pointsman_model::Address;
 
 use crate::iptables::{Iptables, Variant};
@@ -38,6 +38,23 @@ pub struct Written {
     pub filter_rules: usize,
     /// Rules written, added or deleted in the nat table.
     pub nat_rules: usize,
+}
+
+/// Everything for comparing partial with full syncs, taken out so that the comparison, which renders all
+/// rules, can run beside the thread that writes.
+#[derive(Debug)]
+pub struct DigestCheck<A> {
+    ledger: Ledger,
+    settings: Settings<A>,
+    states: Vec<Arc<ServiceState<A>>>,
+}
+
+impl<A: Address> DigestCheck<A> {
+    /// The chains in which the two differ. There should be none; a full batch heals them.
+    pub fn divergences(self) -> Vec<(Table, ChainName)> {
+        let expected = Planner::new(self.settings).expected(self.states.into_iter());
+        self.ledger.differences(&expected)
+    }
 }
 
 impl<A: Address> IptablesBackend<A> {
@@ -76,13 +93,13 @@ impl<A: Address> IptablesBackend<A> {
         self.planner.change_settings(settings)
     }
 
-    /// The chains in which what was written differs from what a full sync of these states would write.
-    /// There should be none; a full batch heals them.
-    pub fn divergences(
-        &self,
-        desired: impl Iterator<Item = Arc<ServiceState<A>>>,
-    ) -> Vec<(Table, ChainName)> {
-        self.planner.ledger().differences(&self.planner.expected(desired))
+    /// The comparison of what was written with what a full sync of these states would write.
+    pub fn digest_check(&self, states: Vec<Arc<ServiceState<A>>>) -> DigestCheck<A> {
+        DigestCheck {
+            ledger: self.planner.ledger().clone(),
+            settings: self.planner.settings().clone(),
+            states,
+        }
     }
 
     /// The number of rules of ours in a table.

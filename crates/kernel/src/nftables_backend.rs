@@ -152,7 +152,7 @@ impl<A: Address> NftablesBackend<A> {
     /// Makes the table from nothing.
     fn fill(&mut self, batch: &Batch<A>) -> Result<Written, ProgramError> {
         self.planner = Planner::new(self.planner.settings().clone());
-        let create = self.planner.ruleset().create();
+        let (create, last) = self.planner.ruleset().create_gently();
         self.commit(&create, None).map_err(refused)?;
         let mut written = Written {
             transactions: 1,
@@ -162,6 +162,11 @@ impl<A: Address> NftablesBackend<A> {
         for chunk in batch.changes.chunks(SERVICES_PER_TRANSACTION) {
             let added: Vec<Change<A>> = chunk.iter().filter_map(addition).collect();
             self.write_changes(&added, &mut written)?;
+        }
+        if !last.is_empty() {
+            self.commit(&last, None).map_err(refused)?;
+            written.transactions += 1;
+            written.elements += last.element_count();
         }
         self.undisturbed = Some(self.drift()?);
         Ok(written)

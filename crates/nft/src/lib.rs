@@ -8,6 +8,7 @@
 
 mod class;
 mod delta;
+pub mod describe;
 mod intervals;
 mod inventory;
 mod kernel_table;

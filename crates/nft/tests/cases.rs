@@ -52,7 +52,7 @@ fn an_unused_address_of_a_service_range_is_dropped() {
          endpoint default/web 10.0.1.5:8080",
     );
     let mut settings = TableSettings::new(cluster.settings::<Ipv4Addr>());
-    settings.service_cidrs = ["172.30.0.0/16", "172.30.4.0/24", "172.31.0.0/16"]
+    settings.shared.service_cidrs = ["172.30.0.0/16", "172.30.4.0/24", "172.31.0.0/16"]
         .map(|range| pointsman_model::Cidr::parse(range).unwrap().unwrap())
         .into();
     let mut table = KernelTable::default();

@@ -30,7 +30,7 @@ fn settings<A: Family>() -> TableSettings<A> {
         local: LocalDetector::from_ranges([pods]),
         ..Settings::default()
     });
-    settings.service_cidrs = Cidr::parse(services).unwrap().into_iter().collect();
+    settings.shared.service_cidrs = Cidr::parse(services).unwrap().into_iter().collect();
     settings
 }
 
@@ -141,7 +141,10 @@ fn printed<A: Family>(cluster: &'static str, family: &str) -> String {
     namespace.run(move || {
         let cluster = Cluster::parse(cluster);
         let mut settings = settings::<A>();
-        settings.shared = cluster.settings();
+        settings.shared = Settings {
+            service_cidrs: settings.shared.service_cidrs,
+            ..cluster.settings()
+        };
         Proxy::<A>::new(settings).sync(&mut cluster.index());
     });
     namespace.sh(&format!("nft list table {family} pointsman"))

@@ -3,13 +3,14 @@
 //! One seam over both modes, and the thread that runs it: writing blocks, and changes must go on being
 //! folded meanwhile. The thread does one job after the other; what it says goes to the owner's inbox.
 
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use pointsman_dataplane::{Batch, ProgramError, Scope, Settings};
+use pointsman_dataplane::{Batch, ProgramError, Scope, ServiceState, Settings};
 use pointsman_iptables::Table;
+use pointsman_kernel::interfaces;
 use pointsman_kernel::iptables::Variant;
-use pointsman_kernel::iptables_backend::{IptablesBackend, allow_localhost_node_ports};
+use pointsman_kernel::iptables_backend::{DigestCheck, IptablesBackend, allow_localhost_node_ports};
 use pointsman_kernel::nftables_backend::{Commits, NftablesBackend};
 use pointsman_model::{Address, IpFamily};
 
@@ -50,11 +51,17 @@ pub enum Backend<A> {
     Iptables(Box<IptablesBackend<A>>),
     /// nf_tables.
     Nftables(Box<NftablesBackend<A>>),
+    /// The kernel does not speak this family: there is nothing to write.
+    Absent,
 }
 
 impl<A: Address> Backend<A> {
     /// Prepares a backend; nothing is written yet.
     pub fn open(mode: Mode, settings: Settings<A>, commits: Commits) -> Result<Self, ProgramError> {
+        if !interfaces::has_family(A::FAMILY) {
+            tracing::info!(family = %A::FAMILY, "this machine does not speak the family, no rules are written");
+            return Ok(Self::Absent);
+        }
         Ok(match mode {
             Mode::Iptables => {
                 if A::FAMILY == IpFamily::V4
@@ -95,6 +102,7 @@ impl<A: Address> Backend<A> {
                     ..Written::default()
                 })
             }
+            Self::Absent => Ok(Written::default()),
         }
     }
 
@@ -103,6 +111,7 @@ impl<A: Address> Backend<A> {
         match self {
             Self::Iptables(backend) => backend.change_settings(settings),
             Self::Nftables(backend) => backend.change_settings(settings),
+            Self::Absent => false,
         }
     }
 
@@ -111,6 +120,7 @@ impl<A: Address> Backend<A> {
         match self {
             Self::Iptables(backend) => backend.is_alive(),
             Self::Nftables(backend) => backend.is_undisturbed(),
+            Self::Absent => Ok(true),
         }
     }
 
@@ -124,6 +134,7 @@ impl<A: Address> Backend<A> {
                 backend.remove_predecessor()?;
                 clean_up_iptables::<A>()
             }
+            Self::Absent => Ok(()),
         }
     }
 }
@@ -135,14 +146,17 @@ pub fn clean_up<A: Address>() -> Result<(), ProgramError> {
     iptables
 }
 
-/// Where the programs are missing, there is nothing of theirs to remove.
+/// Cleans both kernel interfaces, as nobody knows which one a predecessor used. Where the programs are
+/// missing, there is nothing of theirs to remove.
 fn clean_up_iptables<A: Address>() -> Result<(), ProgramError> {
-    let cleaned = Variant::detect()
-        .and_then(|variant| IptablesBackend::<A>::new(Settings::default(), variant).clean_up());
-    match cleaned {
-        Err(ProgramError::Missing { .. }) => Ok(()),
-        other => other,
+    let mut outcome = Ok(());
+    for variant in Variant::in_use(A::FAMILY) {
+        match IptablesBackend::<A>::new(Settings::default(), variant).clean_up() {
+            Ok(()) | Err(ProgramError::Missing { .. }) => {}
+            failed => outcome = failed,
+        }
     }
+    outcome
 }
 
 /// What the thread is to do.
@@ -152,6 +166,8 @@ pub enum Job<A> {
     Sync(Box<Batch<A>>),
     /// Look whether the rules are as we left them.
     Check,
+    /// Compare what was written with a full render of these states, which must be all that was written.
+    Digest(Vec<Arc<ServiceState<A>>>),
     /// Take over settings; a full batch follows.
     Settings(Box<Settings<A>>),
 }
@@ -170,6 +186,13 @@ pub enum Report<A> {
     },
     /// Whether the rules are as we left them; `false` if nobody knows.
     Checked(bool),
+    /// What was written is what a full render gives, but for this many chains.
+    Digested {
+        /// Chains that differ.
+        diverged: usize,
+        /// How long the comparison took.
+        took: Duration,
+    },
 }
 
 /// The way to the thread; it ends when this is dropped.
@@ -182,9 +205,10 @@ impl<A: Address> Worker<A> {
         mode: Mode,
         settings: Settings<A>,
         commits: Commits,
-        report: impl Fn(Report<A>) + Send + 'static,
+        report: impl Fn(Report<A>) + Send + Sync + 'static,
     ) -> std::io::Result<Self> {
         let (sender, jobs) = mpsc::channel();
+        let report: Reporter<A> = Arc::new(report);
         let state = State {
             mode,
             settings,
@@ -206,6 +230,9 @@ impl<A: Address> Worker<A> {
     }
 }
 
+/// How the threads tell the owner.
+type Reporter<A> = Arc<dyn Fn(Report<A>) + Send + Sync>;
+
 struct State<A> {
     mode: Mode,
     settings: Settings<A>,
@@ -215,7 +242,7 @@ struct State<A> {
 }
 
 impl<A: Address> State<A> {
-    fn run(mut self, jobs: &mpsc::Receiver<Job<A>>, report: impl Fn(Report<A>)) {
+    fn run(mut self, jobs: &mpsc::Receiver<Job<A>>, report: Reporter<A>) {
         while let Ok(job) = jobs.recv() {
             match job {
                 Job::Sync(batch) => {
@@ -231,6 +258,7 @@ impl<A: Address> State<A> {
                     }
                 }
                 Job::Check => report(Report::Checked(self.check())),
+                Job::Digest(states) => self.digest(states, &report),
                 Job::Settings(settings) => {
                     self.settings = *settings.clone();
                     if let Some(backend) = &mut self.backend {
@@ -264,6 +292,35 @@ impl<A: Address> State<A> {
                 tracing::warn!(family = %A::FAMILY, error = %Chain(&error), "the rules cannot be checked");
                 false
             }
+        }
+    }
+
+    /// Compares on a thread of its own, because rendering everything takes longer than a change may wait.
+    fn digest(&self, states: Vec<Arc<ServiceState<A>>>, report: &Reporter<A>) {
+        let check = match &self.backend {
+            Some(Backend::Iptables(backend)) => Some(backend.digest_check(states)),
+            _ => None,
+        };
+        let thread = std::thread::Builder::new().name(format!("digest-{}", A::FAMILY));
+        let reporter = Arc::clone(report);
+        let compare = move || {
+            let started = Instant::now();
+            let diverged = check.map(DigestCheck::divergences).unwrap_or_default();
+            if !diverged.is_empty() {
+                tracing::error!(family = %A::FAMILY, chains = ?diverged, "partial syncs went astray, writing everything again");
+            }
+            pointsman_kernel::memory::return_unused();
+            reporter(Report::Digested {
+                diverged: diverged.len(),
+                took: started.elapsed(),
+            });
+        };
+        if let Err(error) = thread.spawn(compare) {
+            tracing::warn!(%error, "no thread for comparing rules");
+            report(Report::Digested {
+                diverged: 0,
+                took: Duration::ZERO,
+            });
         }
     }
 

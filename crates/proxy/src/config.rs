@@ -7,7 +7,7 @@ use pointsman_api_client::Source;
 use pointsman_dataplane::schedule::Intervals;
 use pointsman_dataplane::settings::NodePortRanges;
 use pointsman_dataplane::{InterfaceName, LocalDetector, MasqueradeMark, NodePortAddresses, Settings};
-use pointsman_model::Address;
+use pointsman_model::{Address, Cidr};
 
 /// Settings of a proxy.
 #[derive(Clone, Debug)]
@@ -40,6 +40,10 @@ pub struct Config {
     pub metrics: Option<SocketAddr>,
     /// Give up if an address cannot be listened on, instead of trying again.
     pub bind_or_fail: bool,
+    /// Write rules by iptables if the kernel cannot hold the table of nftables mode, instead of giving up.
+    pub fall_back_to_iptables: bool,
+    /// The whole configuration as `/configz` shows it.
+    pub shown: serde_json::Value,
 }
 
 /// How rules are written.
@@ -85,6 +89,8 @@ pub struct NodeState {
     pub interfaces: Vec<IpAddr>,
     /// Connection tracking accepts out-of-window packets.
     pub conntrack_liberal: bool,
+    /// The ranges that cluster addresses are taken from, of both families.
+    pub service_cidrs: Vec<String>,
 }
 
 impl Config {
@@ -95,6 +101,16 @@ impl Config {
             longest_retry: self.sync_period,
             ..Intervals::default()
         }
+    }
+
+    /// How often somebody looks whether the rules are as we left them. In nftables mode that is one question
+    /// to the kernel, in iptables mode a run of a program.
+    pub fn check_period(&self) -> Duration {
+        let longest = match self.mode {
+            Mode::Iptables => Duration::from_secs(10),
+            Mode::Nftables => Duration::from_secs(1),
+        };
+        self.sync_period.min(longest)
     }
 
     /// What shapes the rules of one family on a node.
@@ -122,6 +138,11 @@ impl Config {
             node_ip: self.node_ip.and_then(A::narrow).or(primary.first().copied()),
             localhost_node_ports: self.localhost_node_ports && self.mode == Mode::Iptables,
             conntrack_liberal: node.conntrack_liberal,
+            service_cidrs: node
+                .service_cidrs
+                .iter()
+                .filter_map(|range| Cidr::parse(range).ok().flatten())
+                .collect(),
         }
     }
 }
@@ -148,6 +169,8 @@ pub(crate) mod tests {
             healthz: None,
             metrics: None,
             bind_or_fail: false,
+            fall_back_to_iptables: false,
+            shown: serde_json::Value::Null,
         }
     }
 

@@ -13,6 +13,7 @@
 
 pub mod backend;
 pub mod config;
+pub mod explain;
 pub mod health;
 pub mod metrics;
 pub mod run;

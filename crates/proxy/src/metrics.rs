@@ -53,6 +53,8 @@ pub struct FamilyMetrics {
     /// Checks that found that somebody may have changed the rules.
     pub disturbances: Counter,
     repairs: Counter,
+    /// Chains in which partial syncs led elsewhere than a full one would.
+    pub divergences: Counter,
     /// Stale UDP flows that were deleted.
     pub flows_deleted: Counter,
     /// How long looking for stale flows takes.
@@ -174,60 +176,144 @@ impl FamilyMetrics {
 
 /// Families of series before they are told apart by IP family.
 struct Defined {
-    mode: Mode,
+    times: Times,
+    writes: Writes,
+    iptables: Option<IptablesWrites>,
+    elements: Option<Family<Counter>>,
+    no_local: Family<Gauge>,
+    flows_deleted: Family<Counter>,
+    flows_duration: Family<Histogram>,
+}
+
+/// When and how long.
+struct Times {
     durations: [Family<Histogram>; 3],
     programming: Family<Histogram>,
     programming_fine: Family<FineHistogram>,
-    timestamps: [Family<Gauge>; 2],
+    stamps: [Family<Gauge>; 2],
+}
+
+/// What is written and repaired in both modes.
+struct Writes {
     failures: Family<Counter>,
-    partial_failures: Option<Family<Counter>>,
-    no_local: Family<Gauge>,
-    rules: Option<[Family<Gauge>; 2]>,
-    input: Option<[Family<Counter>; 3]>,
-    elements: Option<Family<Counter>>,
     transactions: Family<Counter>,
     disturbances: Family<Counter>,
     repairs: Family<Counter>,
-    flows_deleted: Family<Counter>,
-    flows_duration: Family<Histogram>,
+}
+
+/// What only iptables mode has.
+struct IptablesWrites {
+    partial_failures: Family<Counter>,
+    divergences: Family<Counter>,
+    rules: [Family<Gauge>; 2],
+    input: [Family<Counter>; 3],
+}
+
+fn counter(registry: &Registry, name: &'static str, help: &'static str) -> Family<Counter> {
+    registry.counters(Definition::new(name, help).labels(FAMILY))
+}
+
+fn duration(registry: &Registry, name: &'static str, help: &'static str) -> Family<Histogram> {
+    let definition = Definition::new(name, help).unit(Unit::Seconds).labels(FAMILY);
+    registry.histograms(definition.buckets(exponential_buckets(0.001, 2.0, 15)))
 }
 
 impl Defined {
     fn new(registry: &Registry, mode: Mode) -> Self {
         let iptables = mode == Mode::Iptables;
-        let counter = |name: &'static str, help: &'static str| {
-            registry.counters(Definition::new(name, help).labels(FAMILY))
+        Self {
+            times: Times::new(registry),
+            writes: Writes::new(registry, mode),
+            iptables: iptables.then(|| IptablesWrites::new(registry)),
+            elements: (!iptables).then(|| {
+                counter(
+                    registry,
+                    "pointsman_proxy_nftables_elements_total",
+                    "Elements added or deleted.",
+                )
+            }),
+            no_local: registry.gauges(
+                Definition::new(
+                    "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
+                    "Service ports whose policy wants an endpoint of this node and that have none.",
+                )
+                .labels(&["traffic_policy", "ip_family"]),
+            ),
+            flows_deleted: counter(
+                registry,
+                "kubeproxy_conntrack_reconciler_deleted_entries_total",
+                "Stale UDP flows deleted.",
+            ),
+            flows_duration: duration(
+                registry,
+                "kubeproxy_conntrack_reconciler_sync_duration_seconds",
+                "How long looking for stale UDP flows takes.",
+            ),
+        }
+    }
+
+    fn of(&self, family: IpFamily) -> FamilyMetrics {
+        let family = family.as_str();
+        let series = [family];
+        let [all, full, partial] = &self.times.durations;
+        let [last_sync, last_queued] = &self.times.stamps;
+        let iptables = self.iptables.as_ref();
+        let tables = |which: usize| {
+            let rules = iptables.map(|defined| &defined.rules[which]);
+            ["filter", "nat"]
+                .map(|table| rules.map_or_else(Gauge::default, |rules| rules.with(&[table, family])))
         };
-        let duration = |name: &'static str, help: &'static str| {
-            let definition = Definition::new(name, help).unit(Unit::Seconds).labels(FAMILY);
-            registry.histograms(definition.buckets(exponential_buckets(0.001, 2.0, 15)))
+        // A metric of the other mode counts into nothing.
+        let optional = |counters: Option<&Family<Counter>>| {
+            counters.map_or_else(Counter::default, |counters| counters.with(&series))
         };
-        let timestamp = |name: &'static str, help: &'static str| {
+        FamilyMetrics {
+            all: all.with(&series),
+            full: full.with(&series),
+            partial: partial.with(&series),
+            programming: self.times.programming.with(&series),
+            programming_fine: self.times.programming_fine.with(&series),
+            last_sync: last_sync.with(&series),
+            last_queued: last_queued.with(&series),
+            failures: self.writes.failures.with(&series),
+            partial_failures: optional(iptables.map(|defined| &defined.partial_failures)),
+            divergences: optional(iptables.map(|defined| &defined.divergences)),
+            no_local: ["internal", "external"].map(|policy| self.no_local.with(&[policy, family])),
+            rules_total: tables(0),
+            rules_last: tables(1),
+            input: [0, 1, 2].map(|part| optional(iptables.map(|defined| &defined.input[part]))),
+            elements: optional(self.elements.as_ref()),
+            transactions: self.writes.transactions.with(&series),
+            disturbances: self.writes.disturbances.with(&series),
+            repairs: self.writes.repairs.with(&series),
+            flows_deleted: self.flows_deleted.with(&series),
+            flows_duration: self.flows_duration.with(&series),
+        }
+    }
+}
+
+impl Times {
+    fn new(registry: &Registry) -> Self {
+        let stamp = |name: &'static str, help: &'static str| {
             registry.gauges(Definition::new(name, help).unit(Unit::Seconds).labels(FAMILY))
-        };
-        let rules = |name: &'static str, help: &'static str| {
-            registry.gauges(Definition::new(name, help).labels(&["table", "ip_family"]))
         };
         let latency = |name: &'static str, help: &'static str| {
             Definition::new(name, help).unit(Unit::Seconds).labels(FAMILY)
         };
-        let failures = if iptables {
-            "kubeproxy_sync_proxy_rules_iptables_restore_failures_total"
-        } else {
-            "kubeproxy_sync_proxy_rules_nftables_sync_failures_total"
-        };
         Self {
-            mode,
             durations: [
                 duration(
+                    registry,
                     "kubeproxy_sync_proxy_rules_duration_seconds",
                     "How long syncs take, failed ones too; those without anything to write are not counted.",
                 ),
                 duration(
+                    registry,
                     "kubeproxy_sync_full_proxy_rules_duration_seconds",
                     "How long full syncs take.",
                 ),
                 duration(
+                    registry,
                     "kubeproxy_sync_partial_proxy_rules_duration_seconds",
                     "How long partial syncs take.",
                 ),
@@ -244,112 +330,87 @@ impl Defined {
                 "pointsman_network_programming_duration_seconds",
                 "The same to the millisecond.",
             )),
-            timestamps: [
-                timestamp(
+            stamps: [
+                stamp(
                     "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
                     "When the kernel was last brought up to date.",
                 ),
-                timestamp(
+                stamp(
                     "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
                     "When a sync was last asked for.",
                 ),
             ],
-            failures: counter(failures, "Syncs that failed."),
-            partial_failures: iptables.then(|| {
-                counter(
-                    "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
-                    "Partial syncs that failed; a full one follows each.",
-                )
-            }),
-            no_local: registry.gauges(
-                Definition::new(
-                    "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
-                    "Service ports whose policy wants an endpoint of this node and that have none.",
-                )
-                .labels(&["traffic_policy", "ip_family"]),
-            ),
-            rules: iptables.then(|| {
-                [
-                    rules("kubeproxy_sync_proxy_rules_iptables_total", "Rules of ours."),
-                    rules(
-                        "kubeproxy_sync_proxy_rules_iptables_last",
-                        "Rules written by the last sync.",
-                    ),
-                ]
-            }),
-            input: iptables.then(|| {
-                [
-                    counter("pointsman_proxy_restore_bytes_total", "Bytes of restore input."),
-                    counter("pointsman_proxy_restore_lines_total", "Lines of restore input."),
-                    counter(
-                        "pointsman_proxy_restore_chains_total",
-                        "Chains written or removed.",
-                    ),
-                ]
-            }),
-            elements: (!iptables).then(|| {
-                counter(
-                    "pointsman_proxy_nftables_elements_total",
-                    "Elements added or deleted.",
-                )
-            }),
+        }
+    }
+}
+
+impl Writes {
+    fn new(registry: &Registry, mode: Mode) -> Self {
+        let failures = match mode {
+            Mode::Iptables => "kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
+            Mode::Nftables => "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
+        };
+        Self {
+            failures: counter(registry, failures, "Syncs that failed."),
             transactions: counter(
+                registry,
                 "pointsman_proxy_transactions_total",
                 "Transactions committed, or runs of iptables-restore.",
             ),
             disturbances: counter(
+                registry,
                 "pointsman_proxy_disturbances_total",
                 "Checks that found that somebody else may have changed the rules; a full sync follows each.",
             ),
             repairs: counter(
+                registry,
                 "pointsman_proxy_repairs_total",
                 "Full syncs that found rules which were not as they should be, and put them right.",
             ),
-            flows_deleted: counter(
-                "kubeproxy_conntrack_reconciler_deleted_entries_total",
-                "Stale UDP flows deleted.",
-            ),
-            flows_duration: duration(
-                "kubeproxy_conntrack_reconciler_sync_duration_seconds",
-                "How long looking for stale UDP flows takes.",
-            ),
         }
     }
+}
 
-    fn of(&self, family: IpFamily) -> FamilyMetrics {
-        let family = family.as_str();
-        let series = [family];
-        let [all, full, partial] = &self.durations;
-        let [last_sync, last_queued] = &self.timestamps;
-        let tables = |which: usize| {
-            let rules = self.rules.as_ref().map(|rules| &rules[which]);
-            ["filter", "nat"]
-                .map(|table| rules.map_or_else(Gauge::default, |rules| rules.with(&[table, family])))
+impl IptablesWrites {
+    fn new(registry: &Registry) -> Self {
+        let rules = |name: &'static str, help: &'static str| {
+            registry.gauges(Definition::new(name, help).labels(&["table", "ip_family"]))
         };
-        let optional = |counters: Option<&Family<Counter>>| {
-            counters.map_or_else(Counter::default, |counters| counters.with(&series))
-        };
-        debug_assert_eq!(self.mode == Mode::Iptables, self.rules.is_some());
-        FamilyMetrics {
-            all: all.with(&series),
-            full: full.with(&series),
-            partial: partial.with(&series),
-            programming: self.programming.with(&series),
-            programming_fine: self.programming_fine.with(&series),
-            last_sync: last_sync.with(&series),
-            last_queued: last_queued.with(&series),
-            failures: self.failures.with(&series),
-            partial_failures: optional(self.partial_failures.as_ref()),
-            no_local: ["internal", "external"].map(|policy| self.no_local.with(&[policy, family])),
-            rules_total: tables(0),
-            rules_last: tables(1),
-            input: [0, 1, 2].map(|part| optional(self.input.as_ref().map(|input| &input[part]))),
-            elements: optional(self.elements.as_ref()),
-            transactions: self.transactions.with(&series),
-            disturbances: self.disturbances.with(&series),
-            repairs: self.repairs.with(&series),
-            flows_deleted: self.flows_deleted.with(&series),
-            flows_duration: self.flows_duration.with(&series),
+        Self {
+            partial_failures: counter(
+                registry,
+                "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
+                "Partial syncs that failed; a full one follows each.",
+            ),
+            divergences: counter(
+                registry,
+                "pointsman_proxy_divergences_total",
+                "Chains in which partial syncs led elsewhere than a full one would; a full sync heals them.",
+            ),
+            rules: [
+                rules("kubeproxy_sync_proxy_rules_iptables_total", "Rules of ours."),
+                rules(
+                    "kubeproxy_sync_proxy_rules_iptables_last",
+                    "Rules written by the last sync.",
+                ),
+            ],
+            input: [
+                counter(
+                    registry,
+                    "pointsman_proxy_restore_bytes_total",
+                    "Bytes of restore input.",
+                ),
+                counter(
+                    registry,
+                    "pointsman_proxy_restore_lines_total",
+                    "Lines of restore input.",
+                ),
+                counter(
+                    registry,
+                    "pointsman_proxy_restore_chains_total",
+                    "Chains written or removed.",
+                ),
+            ],
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Who owns the state, and what does each event do to it?
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,7 @@ pub(crate) enum Input {
     Service(Box<Event<wire::Service>>),
     Slice(Box<Event<wire::EndpointSlice>>),
     Node(Box<Event<wire::Node>>),
+    ServiceRange(Box<Event<wire::ServiceCidr>>),
 }
 
 /// What the threads tell.
@@ -50,6 +52,9 @@ pub(crate) struct Owner {
     /// Before this, the first sync waits for the Node.
     node_awaited_until: Option<Instant>,
     next_check: Instant,
+    /// When the node's interfaces are looked at again.
+    next_look: Instant,
+    service_ranges: ServiceRanges,
     metrics: Metrics,
     health: watch::Sender<Health>,
     watermarks: Watermarks,
@@ -98,7 +103,9 @@ impl Owner {
             node,
             node_eligible: false,
             node_awaited_until: Some(now + NODE_PATIENCE),
-            next_check: now + config.sync_period,
+            next_check: now + config.check_period(),
+            next_look: now + config.sync_period,
+            service_ranges: ServiceRanges::default(),
             config,
             metrics,
             health,
@@ -138,10 +145,15 @@ impl Owner {
     /// Does what is due; returns when to look again.
     fn step(&mut self, now: Instant) -> Instant {
         if now >= self.next_check {
-            self.next_check = now + self.config.sync_period;
-            self.check(now);
+            self.next_check = now + self.config.check_period();
+            self.v4.check(now);
+            self.v6.check(now);
         }
-        let mut wake = self.next_check;
+        if now >= self.next_look {
+            self.next_look = now + self.config.sync_period;
+            self.look(now);
+        }
+        let mut wake = self.next_check.min(self.next_look);
         if let Some(until) = self.node_awaited_until.filter(|until| *until > now) {
             wake = wake.min(until);
         } else {
@@ -184,15 +196,13 @@ impl Owner {
         }
     }
 
-    fn check(&mut self, now: Instant) {
+    fn look(&mut self, now: Instant) {
         match interfaces::addresses() {
             Ok(interfaces) => self.node.interfaces = interfaces,
             Err(error) => tracing::warn!(%error, "the node's addresses cannot be read"),
         }
         self.node.conntrack_liberal = interfaces::conntrack_is_liberal();
         self.node_changed(now);
-        self.v4.check();
-        self.v6.check();
     }
 
     fn node_changed(&mut self, now: Instant) {
@@ -205,6 +215,12 @@ impl Owner {
             Input::Service(event) => self.take_service(*event, now),
             Input::Slice(event) => self.take_slice(*event, now),
             Input::Node(event) => self.take_node(*event, now),
+            Input::ServiceRange(event) => {
+                if let Some(ranges) = self.service_ranges.take(*event) {
+                    self.node.service_cidrs = ranges;
+                    self.node_changed(now);
+                }
+            }
         }
     }
 
@@ -330,6 +346,30 @@ impl Owner {
             Event::Deleted { .. } => self.node_eligible = false,
             Event::Synced(_) => self.node_awaited_until = None,
         }
+    }
+}
+
+/// The ranges of cluster addresses, by the name of the object that lists them.
+#[derive(Debug, Default)]
+struct ServiceRanges {
+    by_name: BTreeMap<ObjectKey, Vec<String>>,
+    listing: bool,
+}
+
+impl ServiceRanges {
+    /// Takes in an event; returns all ranges once they are known to be all.
+    fn take(&mut self, event: Event<wire::ServiceCidr>) -> Option<Vec<String>> {
+        match event {
+            Event::Init => self.listing = true,
+            Event::Applied { key, object, .. } => {
+                self.by_name.insert(key, object.spec.cidrs);
+            }
+            Event::Deleted { key, .. } => {
+                self.by_name.remove(&key);
+            }
+            Event::Synced(_) => self.listing = false,
+        }
+        (!self.listing).then(|| self.by_name.values().flatten().cloned().collect())
     }
 }
 

@@ -1,18 +1,20 @@
 //! How do the parts of a proxy start and end?
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use ::http::{Request, Response};
 use hyper::body::Incoming;
 use pointsman_api_client::{Client, ConnectError, Event, Resource, Scope, Watcher, connect};
 use pointsman_dataplane::wire;
+use pointsman_kernel::features::{Unsupported, probe_nftables};
 use pointsman_telemetry::{BuildInfo, Registry, register_process};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::config::Config;
+use crate::backend::Chain;
+use crate::config::{Config, Mode};
 use crate::http::{Body, Wildcard, bind_listener, listen_and_serve, serve};
 use crate::metrics::Metrics;
 use crate::owner::{INBOX, Input, Owner};
@@ -36,6 +38,11 @@ pub enum RunError {
     /// The system does not let us start.
     #[error("starting the threads that write rules")]
     Start(#[source] io::Error),
+    /// The kernel cannot do what the mode needs.
+    #[error(
+        "nftables mode cannot work here; --proxy-mode=iptables can, or allow it with --nftables-fallback=iptables"
+    )]
+    Unsupported(#[source] Unsupported),
     /// A part ended by a fault of ours.
     #[error("a part of the proxy ended unexpectedly")]
     Ended,
@@ -44,10 +51,11 @@ pub enum RunError {
 /// Runs until `stop` turns true. The rules stay in the kernel. Metrics go to `registry`, which is also
 /// served.
 pub async fn run(
-    config: Config,
+    mut config: Config,
     registry: Registry,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), RunError> {
+    config.mode = possible_mode(&config).await?;
     let client = connect::connect(&config.source, "pointsman-proxy").await?;
     register_process(
         &registry,
@@ -64,7 +72,7 @@ pub async fn run(
         .map_err(RunError::Start)?;
     let mut tasks = JoinSet::new();
     if let Some(address) = config.metrics {
-        let answer = metrics(registry, config.mode, watermarks);
+        let answer = metrics(registry, &config, watermarks);
         listen(&mut tasks, address, &config, "metrics", answer)?;
     }
     if let Some(address) = config.healthz {
@@ -84,6 +92,22 @@ pub async fn run(
         tracing::error!(%error, "a part of the proxy ended unexpectedly");
     }
     Err(RunError::Ended)
+}
+
+/// The mode that was asked for, or the one that was allowed instead where the kernel cannot do it.
+async fn possible_mode(config: &Config) -> Result<Mode, RunError> {
+    if config.mode == Mode::Iptables {
+        return Ok(Mode::Iptables);
+    }
+    let probed = tokio::task::spawn_blocking(probe_nftables::<Ipv4Addr>).await;
+    match probed.map_err(|_| RunError::Ended)? {
+        Ok(()) => Ok(Mode::Nftables),
+        Err(error) if config.fall_back_to_iptables => {
+            tracing::warn!(error = %Chain(&error), "nftables mode cannot work here, using iptables");
+            Ok(Mode::Iptables)
+        }
+        Err(error) => Err(RunError::Unsupported(error)),
+    }
 }
 
 fn listen(
@@ -113,6 +137,11 @@ fn start_watches(tasks: &mut JoinSet<()>, client: &Client, config: &Config, send
     follow::<wire::Service>(tasks, client, services, sender, Input::Service);
     follow::<wire::EndpointSlice>(tasks, client, slices, sender, Input::Slice);
     follow::<wire::Node>(tasks, client, node, sender, Input::Node);
+    if config.mode == Mode::Nftables {
+        // Older servers do not have them, and older roles may not read them.
+        let ranges = Watcher::new(client.clone(), Scope::all(Resource::SERVICE_CIDRS)).optional();
+        tasks.spawn(ranges.forward(sender.clone(), |event| Some(Input::ServiceRange(Box::new(event)))));
+    }
 }
 
 fn follow<T: DeserializeOwned + Send + 'static>(

@@ -13,7 +13,7 @@ use pointsman_telemetry::{CONTENT_TYPE, Registry};
 use serde_json::json;
 use tokio::sync::{broadcast, watch};
 
-use crate::config::Mode;
+use crate::config::Config;
 use crate::health::{Health, Question};
 use crate::http::{Body, reply};
 use crate::metrics::Metrics;
@@ -142,13 +142,16 @@ impl Reader {
 /// Answers on the metrics listener.
 pub(crate) fn metrics(
     registry: Registry,
-    mode: Mode,
+    config: &Config,
     watermarks: Watermarks,
-) -> impl Fn(&Request<Incoming>) -> Response<Body> + Clone {
+) -> impl Fn(&Request<Incoming>) -> Response<Body> + Clone + use<> {
+    let mode = config.mode;
+    let shown = json!({ "kubeproxy.config.k8s.io": config.shown }).to_string();
     move |request| match request.uri().path() {
         "/metrics" => reply(StatusCode::OK, CONTENT_TYPE, registry.render()),
         "/healthz" | "/livez" => reply(StatusCode::OK, "text/plain", "ok".into()),
         "/proxyMode" => reply(StatusCode::OK, "text/plain", mode.as_str().into()),
+        "/configz" => reply(StatusCode::OK, "application/json", shown.clone()),
         "/watermark" => {
             let mut response = Response::new(watermarks.stream());
             let json_lines = ::http::HeaderValue::from_static("application/x-ndjson");

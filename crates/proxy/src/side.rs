@@ -3,7 +3,8 @@
 //! A [`Side`] joins the synchroniser of a family with the thread that writes, and tells the world what a
 //! sync changed. It runs on the owner's task.
 
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use pointsman_dataplane::schedule::Next;
@@ -17,7 +18,7 @@ use pointsman_model::{Address, NodeName};
 use tokio::sync::watch;
 
 use crate::backend::{Chain, Job, Report, Worker, Written};
-use crate::config::{Config, NodeState};
+use crate::config::{Config, Mode, NodeState};
 use crate::flows::Flows;
 use crate::health::Health;
 use crate::metrics::FamilyMetrics;
@@ -32,8 +33,21 @@ pub(crate) struct Side<A> {
     servers: ServiceServers,
     settings: Settings<A>,
     metrics: FamilyMetrics,
+    mode: Mode,
+    sync_period: Duration,
     checking: bool,
+    digesting: bool,
+    /// Before this, nobody compares with the kernel again, nor with a full render.
+    compare_after: Option<Instant>,
+    digest_after: Option<Instant>,
 }
+
+/// How much of the time may be spent on comparing rules with the kernel, as one part in so many; and the same
+/// for comparing with a full render, which finds only faults of our own.
+const COMPARING_SHARE: u32 = 10;
+const DIGESTING_SHARE: u32 = 100;
+/// The least time between two comparisons with the kernel.
+const COMPARING_LEAST: Duration = Duration::from_secs(1);
 
 impl<A: Address> Side<A> {
     /// Starts the family's threads.
@@ -43,7 +57,7 @@ impl<A: Address> Side<A> {
         commits: Commits,
         metrics: FamilyMetrics,
         health: watch::Receiver<Health>,
-        report: impl Fn(Report<A>) + Send + 'static,
+        report: impl Fn(Report<A>) + Send + Sync + 'static,
     ) -> std::io::Result<Self> {
         let started = TriggerTime::from(Timestamp::now());
         let name = NodeName::from(config.node.as_str());
@@ -58,7 +72,12 @@ impl<A: Address> Side<A> {
             servers,
             settings,
             metrics,
+            mode: config.mode,
+            sync_period: config.sync_period,
             checking: false,
+            digesting: false,
+            compare_after: None,
+            digest_after: None,
         })
     }
 
@@ -91,11 +110,27 @@ impl<A: Address> Side<A> {
         self.fold(now, Index::force_full);
     }
 
-    /// Asks whether the rules are as we left them.
-    pub fn check(&mut self) {
-        if !self.checking && self.sync.tally().full > 0 {
+    /// Asks whether the rules are as we left them, and whether they are what we believe.
+    pub fn check(&mut self, now: Instant) {
+        if self.sync.tally().full == 0 {
+            return;
+        }
+        if !self.checking {
             self.checking = true;
             self.worker.send(Job::Check);
+        }
+        let due = self
+            .digest_after
+            .get_or_insert(now + self.sync_period)
+            .checked_duration_since(now)
+            .is_none_or(|wait| wait.is_zero());
+        // A batch on its way would be in the written rules or not, depending on who is quicker.
+        let settled = self.sync.next(now) != Next::Running;
+        if self.mode == Mode::Iptables && due && settled && !self.digesting {
+            self.digesting = true;
+            let programmed = self.sync.index().programmed();
+            let states = programmed.map(|(_, state)| Arc::clone(state)).collect();
+            self.worker.send(Job::Digest(states));
         }
     }
 
@@ -132,9 +167,20 @@ impl<A: Address> Side<A> {
             Report::Synced { batch, result, at } => self.finish(*batch, result, at),
             Report::Checked(undisturbed) => {
                 self.checking = false;
-                if !undisturbed {
+                // If it is too early, the next check says the same again.
+                let due = self.compare_after.is_none_or(|after| now >= after);
+                if !undisturbed && due {
                     self.metrics.disturbances.inc();
                     tracing::info!(family = %A::FAMILY, "somebody may have changed the rules, comparing all of them");
+                    self.fold(now, Index::force_full);
+                }
+                false
+            }
+            Report::Digested { diverged, took } => {
+                self.digesting = false;
+                self.digest_after = Some(now + self.sync_period.max(took * DIGESTING_SHARE));
+                if diverged > 0 {
+                    self.metrics.divergences.add(diverged as u64);
                     self.fold(now, Index::force_full);
                 }
                 false
@@ -149,6 +195,11 @@ impl<A: Address> Side<A> {
             Outcome::Done(done) => {
                 if !quiet {
                     self.metrics.took(done.scope, done.took);
+                }
+                if done.scope == Scope::Full {
+                    let pause = done.took * COMPARING_SHARE;
+                    self.compare_after =
+                        Some(at + pause.clamp(COMPARING_LEAST, self.sync_period.max(COMPARING_LEAST)));
                 }
                 if let Ok(written) = &result {
                     self.metrics.wrote(written);

@@ -29,6 +29,7 @@ pub struct File {
     pub bind_address_hard_fail: Option<bool>,
     pub client_connection: ClientConnection,
     pub hostname_override: Option<String>,
+    pub conntrack: Conntrack,
     pub feature_gates: Option<BTreeMap<String, bool>>,
     #[serde(rename = "oomScoreAdj")]
     pub oom_score_adj: Option<i32>,
@@ -62,6 +63,18 @@ pub struct Nftables {
 
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
+pub struct Conntrack {
+    pub max_per_core: Option<u64>,
+    pub min: Option<u64>,
+    pub tcp_established_timeout: Option<String>,
+    pub tcp_close_wait_timeout: Option<String>,
+    pub tcp_be_liberal: Option<bool>,
+    pub udp_timeout: Option<String>,
+    pub udp_stream_timeout: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct ClientConnection {
     pub kubeconfig: Option<PathBuf>,
 }
@@ -73,7 +86,7 @@ impl File {
         Self::parse(&text).with_context(|| format!("reading {}", path.display()))
     }
 
-    fn parse(text: &str) -> anyhow::Result<(Self, Vec<String>)> {
+    pub fn parse(text: &str) -> anyhow::Result<(Self, Vec<String>)> {
         let mut value: Value = serde_saphyr::from_str(text)?;
         remove_unset(&mut value);
         let template = serde_json::to_value(Self::default())?;
@@ -195,11 +208,11 @@ winkernel:
     #[test]
     fn fields_without_effect_are_named_and_other_kinds_refused() {
         let text = "{apiVersion: kubeproxy.config.k8s.io/v1alpha1, kind: KubeProxyConfiguration, \
-                    conntrack: {min: 5}, iptables: {masqueradeBit: 15, colour: red}}";
+                    ipvs: {scheduler: rr}, iptables: {masqueradeBit: 15, colour: red}}";
         let (file, mut unread) = File::parse(text).unwrap();
         unread.sort();
         assert_eq!(file.iptables.masquerade_bit, Some(15));
-        assert_eq!(unread, ["conntrack.min", "iptables.colour"]);
+        assert_eq!(unread, ["iptables.colour", "ipvs.scheduler"]);
         assert!(File::parse("{apiVersion: v1, kind: ConfigMap}").is_err());
     }
 }

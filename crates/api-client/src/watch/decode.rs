@@ -62,7 +62,7 @@ impl<'a> Head<'a> {
 
 /// One page of a list.
 #[derive(Deserialize)]
-pub(super) struct Page {
+pub(crate) struct Page {
     pub metadata: PageMetadata,
     #[serde(default, deserialize_with = "nullable")]
     pub items: Vec<Box<RawValue>>,
@@ -70,7 +70,7 @@ pub(super) struct Page {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct PageMetadata {
+pub(crate) struct PageMetadata {
     pub resource_version: String,
     #[serde(default)]
     pub r#continue: String,

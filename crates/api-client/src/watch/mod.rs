@@ -6,7 +6,7 @@
 //!
 //! Lists are streamed over the watch itself where the server can do that, so no page is held in memory.
 
-mod decode;
+pub(crate) mod decode;
 mod known;
 mod lines;
 
@@ -29,11 +29,13 @@ use tokio::time::Instant;
 pub use known::ObjectKey;
 
 /// Objects per page where lists cannot be streamed (client-go's number).
-const PAGE: usize = 500;
+pub(crate) const PAGE: usize = 500;
 /// How long the server is asked to keep one watch open.
 const WATCH_SECONDS: u32 = 300;
 /// Servers send bookmarks about once a minute; this much silence means that the connection is dead.
 const SILENCE: Duration = Duration::from_secs(150);
+/// How long to wait before asking again for an optional collection that the server does not have.
+const ABSENCE: Duration = Duration::from_secs(300);
 /// A watch that lived this long was no failure when it ended.
 const HEALTHY: Duration = Duration::from_secs(2);
 
@@ -104,7 +106,7 @@ impl Scope {
         }
     }
 
-    fn path(&self, parameters: &[(&str, &str)]) -> String {
+    pub(crate) fn path(&self, parameters: &[(&str, &str)]) -> String {
         use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
         let mut path = self.resource.path(self.namespace.as_deref());
         let selectors = [
@@ -160,6 +162,7 @@ pub struct Watcher<T> {
     known: Known,
     ready: VecDeque<Event<T>>,
     backoff: Backoff,
+    optional: bool,
     object: PhantomData<fn() -> T>,
 }
 
@@ -174,7 +177,16 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
             known: Known::default(),
             ready: VecDeque::new(),
             backoff: Backoff::new(Duration::from_millis(50), Duration::from_secs(5)),
+            optional: false,
             object: PhantomData,
+        }
+    }
+
+    /// The server may not have the collection, or not for us: then it is asked again only now and then.
+    pub fn optional(self) -> Self {
+        Self {
+            optional: true,
+            ..self
         }
     }
 
@@ -416,6 +428,11 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
             self.state = State::Empty;
         } else if self.known.listing() {
             self.state = State::Empty;
+        }
+        if self.optional && matches!(error, ApiError::NotFound(_) | ApiError::Refused(_)) {
+            tracing::debug!(resource, %error, "this server does not offer the collection");
+            tokio::time::sleep(ABSENCE).await;
+            return;
         }
         let wait = self.backoff.next(fastrand::f64());
         let wait = match error.recovery() {

@@ -12,7 +12,7 @@ mod program;
 use std::collections::BTreeMap;
 
 use pointsman_dataplane::{NodePortAddresses, Settings};
-use pointsman_model::{Address, Cidr, IpFamily};
+use pointsman_model::{Address, IpFamily};
 use pointsman_netlink_nft::nft::{
     BaseChain, Chain, ChainKind, CmpOp, Element, Expr, Family, Hook, Name, Op, Policy, Rule, Table,
     Transaction, UserData, Verdict,
@@ -45,18 +45,15 @@ pub fn family<A: Address>() -> Family {
 pub struct TableSettings<A> {
     /// What both backends need to know.
     pub shared: Settings<A>,
-    /// The ranges cluster addresses are taken from.
-    pub service_cidrs: Box<[Cidr<A>]>,
     /// How many clients with affinity are remembered for each kind of destination.
     pub affinity_clients: u32,
 }
 
 impl<A: Address> TableSettings<A> {
-    /// Settings without service ranges, and room for 262,144 sticky clients.
+    /// Settings with room for 262,144 sticky clients.
     pub fn new(shared: Settings<A>) -> Self {
         Self {
             shared,
-            service_cidrs: Box::default(),
             affinity_clients: 1 << 18,
         }
     }
@@ -100,7 +97,10 @@ impl Ruleset {
                 .collect(),
             chains: chains.chains,
             elements: vec![
-                (SetId::ServiceCidrs, interval_elements(&settings.service_cidrs)),
+                (
+                    SetId::ServiceCidrs,
+                    interval_elements(&settings.shared.service_cidrs),
+                ),
                 (SetId::NodePortAddresses, addresses),
             ],
         }
@@ -114,6 +114,32 @@ impl Ruleset {
             if !elements.is_empty() {
                 let (set, elements) = (set.name(), elements.clone());
                 transaction.ops.push(Op::AddElements { set, elements });
+            }
+        }
+        transaction
+    }
+
+    /// The same without the service ranges: as long as Services are still missing, their addresses must be
+    /// left to a predecessor. Their elements come back as a second transaction, for the end.
+    pub fn create_gently(&self) -> (Transaction, Transaction) {
+        let ranges = SetId::ServiceCidrs.name();
+        let of_ranges = |op: &Op| matches!(op, Op::AddElements { set, .. } if *set == ranges);
+        let mut create = self.create();
+        let mut last = Transaction::new(self.table.family, self.table.name.clone());
+        last.ops = create.ops.extract_if(.., |op| of_ranges(op)).collect();
+        (create, last)
+    }
+
+    /// The chains, rules and sets in a table of another name and without hooks, so that the kernel can be
+    /// asked whether it can hold them without touching a packet.
+    pub fn probe(&self, table: Name) -> Transaction {
+        let mut transaction = self.create_empty();
+        transaction.table = table.clone();
+        for op in &mut transaction.ops {
+            match op {
+                Op::AddTable(it) => it.name = table.clone(),
+                Op::AddChain(chain) => chain.base = None,
+                _ => {}
             }
         }
         transaction

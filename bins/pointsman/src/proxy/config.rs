@@ -1,0 +1,374 @@
+//! What do flags and file say together?
+
+use super::file::{self, File};
+use super::{ConntrackFlags, Fallback, Flags, ModeFlag};
+use crate::duration;
+use anyhow::{Context, bail};
+use pointsman_api_client::Source;
+use pointsman_dataplane::settings::NodePortRanges;
+use pointsman_dataplane::{InterfaceName, MasqueradeMark};
+use pointsman_kernel::sysctl;
+use pointsman_proxy::{Config, LocalMode, Mode};
+use serde_json::{Value, json};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+/// What the file and the flags say together.
+pub(super) fn resolve(flags: Flags, file: File) -> anyhow::Result<Config> {
+    for gate in file.feature_gates.iter().flatten() {
+        tracing::warn!(gate = gate.0, "this feature gate has no effect here");
+    }
+    let mode = match file.mode.as_deref() {
+        None => flags.proxy_mode.unwrap_or(ModeFlag::Iptables),
+        Some("iptables") => ModeFlag::Iptables,
+        Some("nftables") => ModeFlag::Nftables,
+        Some(other) => bail!("mode {other:?} is neither iptables nor nftables"),
+    };
+    let mode = match mode {
+        ModeFlag::Iptables => Mode::Iptables,
+        ModeFlag::Nftables => Mode::Nftables,
+    };
+    let (all, bit, least, period) = match mode {
+        Mode::Iptables => (
+            file.iptables.masquerade_all,
+            file.iptables.masquerade_bit,
+            file.iptables.min_sync_period,
+            file.iptables.sync_period,
+        ),
+        Mode::Nftables => (
+            file.nftables.masquerade_all,
+            file.nftables.masquerade_bit,
+            file.nftables.min_sync_period,
+            file.nftables.sync_period,
+        ),
+    };
+    let bit = bit.or(flags.iptables_masquerade_bit).unwrap_or(14);
+    let sync_period = time(period)?
+        .or(flags.iptables_sync_period)
+        .unwrap_or(Duration::from_secs(30));
+    let min_sync_period = time(least)?
+        .or(flags.iptables_min_sync_period)
+        .unwrap_or_default();
+    if sync_period.is_zero() || min_sync_period > sync_period {
+        bail!("the sync period must be greater than zero and not less than the least one");
+    }
+    let node_ports = NodePortRanges {
+        entries: file
+            .node_port_addresses
+            .or(flags.nodeport_addresses)
+            .unwrap_or_default(),
+    };
+    node_ports.validate()?;
+    let local = local_mode(
+        file.detect_local_mode.or(flags.detect_local_mode).as_deref(),
+        file.cluster_cidr.or(flags.cluster_cidr),
+        file.detect_local.bridge_interface.or(flags.pod_bridge_interface),
+        file.detect_local
+            .interface_name_prefix
+            .or(flags.pod_interface_name_prefix),
+    )?;
+    let healthz = file.healthz_bind_address.or(flags.healthz_bind_address);
+    let metrics = file.metrics_bind_address.or(flags.metrics_bind_address);
+    let mut config = Config {
+        source: Source::from_flag(file.client_connection.kubeconfig.or(flags.kubeconfig)),
+        node: node_name(flags.hostname_override.or(file.hostname_override))?,
+        mode,
+        min_sync_period,
+        sync_period,
+        masquerade: MasqueradeMark::from_bit(bit).context("the masquerade bit must be at most 31")?,
+        masquerade_all: all.or(flags.masquerade_all).unwrap_or(false),
+        local,
+        node_ports,
+        localhost_node_ports: file
+            .iptables
+            .localhost_node_ports
+            .or(flags.iptables_localhost_nodeports)
+            .unwrap_or(true),
+        node_ip: node_ip(file.bind_address.or(flags.bind_address).as_deref())?,
+        healthz: address(healthz.as_deref(), "0.0.0.0:10256", 10256)?,
+        metrics: address(metrics.as_deref(), "127.0.0.1:10249", 10249)?,
+        bind_or_fail: file
+            .bind_address_hard_fail
+            .or(flags.bind_address_hard_fail)
+            .unwrap_or(false),
+        fall_back_to_iptables: flags.nftables_fallback == Some(Fallback::Iptables),
+        shown: Value::Null,
+    };
+    config.shown = shown(&config);
+    Ok(config)
+}
+
+/// Settings of connection tracking with upstream's defaults; zero leaves the kernel's.
+pub(super) fn conntrack(flags: &ConntrackFlags, file: &file::Conntrack) -> anyhow::Result<sysctl::Conntrack> {
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+    let set = |duration: Duration| Some(duration).filter(|duration| !duration.is_zero());
+    let from = |text: &Option<String>, flag: Option<Duration>, usual: u64| {
+        let value = time(text.clone())?.or(flag).unwrap_or(Duration::from_secs(usual));
+        Ok::<_, anyhow::Error>(set(value))
+    };
+    let per_core = file.max_per_core.or(flags.conntrack_max_per_core);
+    let least = file.min.or(flags.conntrack_min);
+    Ok(sysctl::Conntrack {
+        max: sysctl::conntrack_limit(per_core.unwrap_or(32_768), least.unwrap_or(131_072), cores),
+        tcp_established: from(
+            &file.tcp_established_timeout,
+            flags.conntrack_tcp_timeout_established,
+            86_400,
+        )?,
+        tcp_close_wait: from(
+            &file.tcp_close_wait_timeout,
+            flags.conntrack_tcp_timeout_close_wait,
+            3_600,
+        )?,
+        udp: from(&file.udp_timeout, flags.conntrack_udp_timeout, 0)?,
+        udp_stream: from(&file.udp_stream_timeout, flags.conntrack_udp_timeout_stream, 0)?,
+        tcp_be_liberal: file
+            .tcp_be_liberal
+            .or(flags.conntrack_tcp_be_liberal)
+            .unwrap_or(false),
+    })
+}
+
+/// The configuration as a KubeProxyConfiguration, which a proxy could be started with again.
+fn shown(config: &Config) -> Value {
+    let (local, ranges, bridge, prefix) = match &config.local {
+        LocalMode::ClusterCidr(ranges) => ("ClusterCIDR", ranges.join(","), String::new(), String::new()),
+        LocalMode::NodeCidr => ("NodeCIDR", String::new(), String::new(), String::new()),
+        LocalMode::Bridge(name) => ("BridgeInterface", String::new(), name.to_string(), String::new()),
+        LocalMode::InterfacePrefix(name) => (
+            "InterfaceNamePrefix",
+            String::new(),
+            String::new(),
+            name.to_string(),
+        ),
+    };
+    let kubeconfig = match &config.source {
+        Source::Kubeconfig(path) => path.display().to_string(),
+        Source::InCluster => String::new(),
+    };
+    let listen =
+        |address: Option<SocketAddr>| address.map_or("off".to_owned(), |address| address.to_string());
+    let writing = json!({
+        "masqueradeAll": config.masquerade_all,
+        "masqueradeBit": config.masquerade.get().trailing_zeros(),
+        "minSyncPeriod": go_duration(config.min_sync_period),
+        "syncPeriod": go_duration(config.sync_period),
+    });
+    let mut iptables = writing.clone();
+    iptables["localhostNodePorts"] = json!(config.localhost_node_ports);
+    json!({
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "mode": config.mode.as_str(),
+        "clientConnection": { "kubeconfig": kubeconfig },
+        "hostnameOverride": config.node,
+        "clusterCIDR": ranges,
+        "detectLocalMode": local,
+        "detectLocal": { "bridgeInterface": bridge, "interfaceNamePrefix": prefix },
+        "iptables": iptables,
+        "nftables": writing,
+        "nodePortAddresses": config.node_ports.entries,
+        "bindAddress": config.node_ip.map(|ip| ip.to_string()).unwrap_or_default(),
+        "bindAddressHardFail": config.bind_or_fail,
+        "healthzBindAddress": listen(config.healthz),
+        "metricsBindAddress": listen(config.metrics),
+    })
+}
+
+/// A duration as Go reads it.
+fn go_duration(duration: Duration) -> String {
+    match duration.subsec_millis() {
+        0 => format!("{}s", duration.as_secs()),
+        _ => format!("{}ms", duration.as_millis()),
+    }
+}
+
+fn time(text: Option<String>) -> anyhow::Result<Option<Duration>> {
+    text.map(|text| duration::parse(&text).map_err(anyhow::Error::msg))
+        .transpose()
+}
+
+fn local_mode(
+    mode: Option<&str>,
+    cluster_cidr: Option<String>,
+    bridge: Option<String>,
+    prefix: Option<String>,
+) -> anyhow::Result<LocalMode> {
+    let name = |text: Option<String>, what: &str| {
+        let text = text.with_context(|| format!("this way to detect local traffic needs {what}"))?;
+        Ok::<_, anyhow::Error>(InterfaceName::try_new(&text)?)
+    };
+    Ok(match mode {
+        None | Some("ClusterCIDR") => {
+            let ranges = cluster_cidr.unwrap_or_default();
+            let ranges: Vec<String> = ranges
+                .split(',')
+                .map(|range| range.trim().to_owned())
+                .filter(|range| !range.is_empty())
+                .collect();
+            for range in &ranges {
+                pointsman_model::Cidr::<Ipv4Addr>::parse(range).context("the cluster's range")?;
+            }
+            LocalMode::ClusterCidr(ranges)
+        }
+        Some("NodeCIDR") => LocalMode::NodeCidr,
+        Some("BridgeInterface") => LocalMode::Bridge(name(bridge, "a bridge interface")?),
+        Some("InterfaceNamePrefix") => LocalMode::InterfacePrefix(name(prefix, "an interface prefix")?),
+        Some(other) => bail!("{other:?} is not a way to detect local traffic"),
+    })
+}
+
+/// An unspecified address says nothing about the node.
+fn node_ip(text: Option<&str>) -> anyhow::Result<Option<IpAddr>> {
+    let Some(text) = text else { return Ok(None) };
+    let address: IpAddr = text
+        .parse()
+        .with_context(|| format!("{text:?} is not an address"))?;
+    Ok(Some(address).filter(|address| !address.is_unspecified()))
+}
+
+/// `ADDR:PORT`, or an address with the usual port.
+fn address(text: Option<&str>, usual: &str, port: u16) -> anyhow::Result<Option<SocketAddr>> {
+    let text = text.unwrap_or(usual);
+    if text == "off" {
+        return Ok(None);
+    }
+    let bare = || Some(SocketAddr::new(text.parse().ok()?, port));
+    let address = text.parse().ok().or_else(bare);
+    let address =
+        address.with_context(|| format!("{text:?} is neither ADDR:PORT nor an address nor `off`"))?;
+    Ok(Some(address))
+}
+
+fn node_name(given: Option<String>) -> anyhow::Result<String> {
+    let name = match given {
+        Some(name) => name,
+        None => std::fs::read_to_string("/proc/sys/kernel/hostname").context("reading the host's name")?,
+    };
+    let name = name.trim().to_lowercase();
+    if name.is_empty() {
+        bail!("the host has no name; give one with --hostname-override");
+    }
+    Ok(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        flags: Flags,
+    }
+
+    fn parse(arguments: &[&str], file: File) -> anyhow::Result<Config> {
+        let arguments = std::iter::once("proxy").chain(arguments.iter().copied());
+        resolve(Cli::try_parse_from(arguments)?.flags, file)
+    }
+
+    #[test]
+    fn defaults_are_those_of_kube_proxy_but_for_batching() {
+        let config = parse(&["--hostname-override", " Node1 "], File::default()).unwrap();
+        assert_eq!(config.node, "node1");
+        assert_eq!(config.mode, Mode::Iptables);
+        assert_eq!(config.min_sync_period, Duration::ZERO);
+        assert_eq!(config.sync_period, Duration::from_secs(30));
+        assert_eq!(config.healthz, Some("0.0.0.0:10256".parse().unwrap()));
+        assert_eq!(config.metrics, Some("127.0.0.1:10249".parse().unwrap()));
+        assert_eq!(config.local, LocalMode::ClusterCidr(Vec::new()));
+    }
+
+    #[test]
+    fn what_the_file_sets_wins_over_flags_but_for_the_name() {
+        let file = File {
+            mode: Some("nftables".into()),
+            hostname_override: Some("file".into()),
+            metrics_bind_address: Some("0.0.0.0".into()),
+            ..File::default()
+        };
+        let arguments = [
+            "--proxy-mode=iptables",
+            "--hostname-override=flag",
+            "--masquerade-all",
+        ];
+        let config = parse(&arguments, file).unwrap();
+        assert_eq!(config.mode, Mode::Nftables);
+        assert_eq!(config.node, "flag");
+        assert!(config.masquerade_all);
+        assert_eq!(config.metrics, Some("0.0.0.0:10249".parse().unwrap()));
+    }
+
+    #[test]
+    fn the_configuration_shown_makes_the_same_proxy() {
+        let arguments = [
+            "--hostname-override=n1",
+            "--proxy-mode=nftables",
+            "--cluster-cidr=10.0.0.0/16",
+            "--iptables-sync-period=1500ms",
+            "--metrics-bind-address=off",
+            "--masquerade-all",
+        ];
+        let config = parse(&arguments, File::default()).unwrap();
+        let text = serde_saphyr::to_string(&config.shown).unwrap();
+        let (file, unread) = File::parse(&text).unwrap();
+        assert_eq!(unread, Vec::<String>::new());
+        let again = parse(&[], file).unwrap();
+        assert_eq!(again.shown, config.shown);
+        assert_eq!(again.sync_period, Duration::from_millis(1500));
+    }
+
+    #[test]
+    fn connection_tracking_has_the_defaults_of_kube_proxy_and_zero_leaves_the_kernels() {
+        let usual = conntrack(&ConntrackFlags::default(), &file::Conntrack::default()).unwrap();
+        assert!(usual.max >= Some(131_072));
+        assert_eq!(usual.tcp_established, Some(Duration::from_secs(86_400)));
+        assert_eq!((usual.udp, usual.tcp_be_liberal), (None, false));
+        let flags = ConntrackFlags {
+            conntrack_max_per_core: Some(0),
+            conntrack_tcp_timeout_established: Some(Duration::ZERO),
+            ..ConntrackFlags::default()
+        };
+        let file = file::Conntrack {
+            tcp_close_wait_timeout: Some("5m".into()),
+            ..file::Conntrack::default()
+        };
+        let set = conntrack(&flags, &file).unwrap();
+        assert_eq!((set.max, set.tcp_established), (None, None));
+        assert_eq!(set.tcp_close_wait, Some(Duration::from_secs(300)));
+    }
+
+    #[test]
+    fn the_arguments_of_a_daemon_set_are_accepted() {
+        let arguments = [
+            "--hostname-override=n1",
+            "--v=2",
+            "--cluster-cidr=10.244.0.0/16",
+            "--oom-score-adj=-998",
+            "--kube-api-qps=20",
+            "--conntrack-max-per-core=0",
+            "--conntrack-tcp-be-liberal",
+            "--iptables-localhost-nodeports=false",
+            "--feature-gates=NFTablesProxyMode=true",
+        ];
+        let config = parse(&arguments, File::default()).unwrap();
+        assert!(!config.localhost_node_ports);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for arguments in [
+            ["--detect-local-mode=Sometimes"],
+            ["--detect-local-mode=BridgeInterface"],
+            ["--iptables-masquerade-bit=32"],
+            ["--nodeport-addresses=eth0"],
+            ["--cluster-cidr=10.0.0.0/99"],
+            ["--iptables-min-sync-period=1m"],
+            ["--metrics-bind-address=here"],
+            ["--bind-address=here"],
+        ] {
+            assert!(parse(&arguments, File::default()).is_err(), "{arguments:?}");
+        }
+    }
+}
