@@ -74,6 +74,11 @@ dist: deps ## Build what is shipped: one stripped program and its checksum, in d
 	@mkdir -p dist && cp target/dist/pointsman dist/pointsman && strip dist/pointsman
 	@cd dist && sha256sum pointsman > pointsman.sha256 && ls -l pointsman && cat pointsman.sha256
 
+.PHONY: bench-probes
+bench-probes: ## Measure the prober
+	$(CARGO) build --locked --release -p pointsman-probe-io --example bench_probes
+	target/release/examples/bench_probes
+
 .PHONY: clean
 clean: ## Remove what was built
 	$(CARGO) clean

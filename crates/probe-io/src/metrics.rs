@@ -1,0 +1,137 @@
+//! What does the prober measure?
+//!
+//! `prober_*` keep the kubelet's names, labels and buckets; the others are ours.
+
+use pointsman_probe::{Kind, Outcome};
+use pointsman_telemetry::{
+    Counter, Definition, Family, Gauge, Histogram, Registry, Unit, exponential_buckets,
+};
+use std::time::Duration;
+
+/// Three results of three probes for a node with far more containers than a node has.
+const MAX_SERIES: usize = 100_000;
+
+/// All metrics of the prober.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    total: Family<Counter>,
+    duration: Family<Histogram>,
+    /// How much later than due checks begin.
+    pub jitter: Histogram,
+    /// The factor by which periods are stretched.
+    pub stretch: Gauge,
+    /// Windows in which the budget was exceeded.
+    pub throttled: Counter,
+    /// CPU share of the probing thread in the last window.
+    pub cpu_share: Gauge,
+    /// Checks per second that the probes ask for.
+    pub demand: Gauge,
+    /// Probes under care.
+    pub workers: Gauge,
+    /// Open connections.
+    pub connections: Gauge,
+}
+
+/// The series of one probe, resolved once.
+#[derive(Clone, Debug)]
+pub struct ProbeMetrics {
+    labels: [String; 5],
+    successful: Option<Counter>,
+    failed: Option<Counter>,
+    duration: Option<Histogram>,
+}
+
+impl Metrics {
+    /// Registers everything.
+    pub fn new(registry: &Registry) -> Self {
+        Self {
+            total: registry.counters(
+                Definition::new(
+                    "prober_probe_total",
+                    "Cumulative number of a liveness, readiness or startup probe for a container by result. Checks that could not be made are not counted.",
+                )
+                .labels(&["probe_type", "result", "container", "pod", "namespace", "pod_uid"])
+                .max_series(MAX_SERIES),
+            ),
+            duration: registry.histograms(
+                Definition::new(
+                    "prober_probe_duration_seconds",
+                    "Duration of successful checks, from beginning to connect to the complete answer.",
+                )
+                .unit(Unit::Seconds)
+                .labels(&["probe_type", "container", "pod", "namespace"])
+                .max_series(MAX_SERIES)
+                .buckets([0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]),
+            ),
+            jitter: registry.histogram(
+                Definition::new(
+                    "pointsman_probe_schedule_jitter_seconds",
+                    "How much later than due checks begin. Waiting for a slow check of the same probe does not count.",
+                )
+                .unit(Unit::Seconds)
+                .buckets(exponential_buckets(0.000_05, 1.25, 60)),
+            ),
+            stretch: registry.gauge(Definition::new(
+                "pointsman_probe_budget_stretch_ratio",
+                "The factor by which all probe periods are stretched because the node-wide budget is used up; 1 if it is not.",
+            ).unit(Unit::Ratio)),
+            throttled: registry.counter(Definition::new(
+                "pointsman_probe_budget_exceeded_total",
+                "Seconds in which probe periods were stretched because the node-wide budget was used up.",
+            )),
+            cpu_share: registry.gauge(Definition::new(
+                "pointsman_probe_cpu_share_ratio",
+                "CPU seconds per second of the probing thread. Commands of exec probes are not included.",
+            ).unit(Unit::Ratio)),
+            demand: registry.gauge(Definition::new(
+                "pointsman_probe_demand_per_second",
+                "Checks per second that all probes ask for, before any stretching.",
+            )),
+            workers: registry.gauge(Definition::new("pointsman_probe_workers", "Probes of all containers.")),
+            connections: registry.gauge(Definition::new(
+                "pointsman_probe_connections",
+                "Connections of checks under way, and those that servers have not closed yet.",
+            )),
+        }
+    }
+
+    /// The series of one probe. They appear with the first check that needs them.
+    pub fn probe(&self, kind: Kind, container: &str, pod: &str, namespace: &str, uid: &str) -> ProbeMetrics {
+        ProbeMetrics {
+            labels: [
+                kind.to_string(),
+                container.to_owned(),
+                pod.to_owned(),
+                namespace.to_owned(),
+                uid.to_owned(),
+            ],
+            successful: None,
+            failed: None,
+            duration: None,
+        }
+    }
+
+    /// Counts one check.
+    pub fn observe(&self, probe: &mut ProbeMetrics, outcome: Outcome, took: Duration) {
+        let [kind, container, pod, namespace, uid] = &probe.labels;
+        let total = |result: &str| self.total.with(&[kind, result, container, pod, namespace, uid]);
+        match outcome {
+            Outcome::Success | Outcome::Warning => {
+                probe.successful.get_or_insert_with(|| total("successful")).inc();
+                let duration = || self.duration.with(&[kind, container, pod, namespace]);
+                probe.duration.get_or_insert_with(duration).observe_duration(took);
+            }
+            Outcome::Failure => probe.failed.get_or_insert_with(|| total("failed")).inc(),
+            Outcome::Errored | Outcome::Abandoned => {}
+        }
+    }
+
+    /// Forgets the series of a probe that is gone.
+    pub fn forget(&self, probe: &ProbeMetrics) {
+        let [kind, container, pod, namespace, uid] = &probe.labels;
+        for result in ["successful", "failed"] {
+            self.total.remove(&[kind, result, container, pod, namespace, uid]);
+        }
+        self.duration.remove(&[kind, container, pod, namespace]);
+    }
+}
