@@ -421,6 +421,18 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
         self.ready.push_back(Event::Synced(version.into()));
     }
 
+    /// A kube-apiserver on an old etcd (before 3.4.25) offers streamed lists and then answers 500 to
+    /// each. Pages always work.
+    fn give_up_streaming(&mut self, error: &ApiError) {
+        if self.listing == Listing::Streamed
+            && let ApiError::Busy(status) = error
+            && (status.code, status.reason.as_str()) == (500, "InternalError")
+        {
+            tracing::info!(resource = self.scope.resource.plural, reason = %status.message, "lists cannot be streamed by this server, reading pages");
+            self.listing = Listing::Paged;
+        }
+    }
+
     async fn recover(&mut self, error: ApiError) {
         let resource = self.scope.resource.plural;
         if matches!(error, ApiError::Expired(_)) {
@@ -428,6 +440,7 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
             self.state = State::Empty;
         } else if self.known.listing() {
             self.state = State::Empty;
+            self.give_up_streaming(&error);
         }
         if self.optional && matches!(error, ApiError::NotFound(_) | ApiError::Refused(_)) {
             tracing::debug!(resource, %error, "this server does not offer the collection");

@@ -172,6 +172,21 @@ async fn servers_that_do_not_stream_lists_are_read_in_pages() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_server_that_fails_at_streaming_is_read_in_pages() {
+    let failed = r#"{"kind":"Status","code":500,"reason":"InternalError","message":"RequestWatchProgress is disabled"}"#;
+    let page = r#"{"metadata":{"resourceVersion":"5"},"items":[]}"#;
+    let in_stream = format!("{{\"type\":\"ERROR\",\"object\":{failed}}}\n");
+    for (code, answer) in [(500, failed), (200, in_stream.as_str())] {
+        let script = Script::new(&[(code, answer), (200, page), (200, &line("ADDED", "c", "6", 3))]);
+        assert_eq!(
+            events(&script, 4).await[2..],
+            [Event::Synced("5".into()), applied("c", "6", 3)]
+        );
+        assert!(script.asked()[1].contains("limit="), "{:?}", script.asked());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_object_that_cannot_be_read_does_not_stop_the_others() {
     let text = [
         r#"{"type":"ADDED","object":{"metadata":{"namespace":"ns","name":"odd","resourceVersion":"1"},"value":"x"}}"#
