@@ -4,10 +4,14 @@ mod apiserver;
 mod controllers;
 mod down;
 mod duration;
+mod exec;
 mod explain;
+mod load;
 mod logging;
 mod plain_http;
 mod proxy;
+mod serve_http;
+mod status;
 mod up;
 
 use clap::{Parser, Subcommand};
@@ -32,6 +36,16 @@ enum Command {
     Up(Box<up::Flags>),
     /// Stop a cluster that `up` runs on this machine, and remove everything but its data.
     Down(down::Flags),
+    /// Show the health of clusters that `up` runs on this machine.
+    Status(status::Flags),
+    /// Run a command in a node or a pod of a cluster that `up` runs on this machine.
+    Exec(exec::Flags),
+    /// Print completions for a shell.
+    #[command(after_help = "For bash: source <(pointsman completions bash)")]
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
     /// Run the Kubernetes-compatible API server on an embedded durable store, or on etcd.
     Apiserver(Box<apiserver::Flags>),
     /// Run the loops that turn pods into endpoints, and the workloads that make pods.
@@ -40,12 +54,18 @@ enum Command {
     Proxy(Box<proxy::Flags>),
     /// Say which way packets to an address or Service take on a node, and why.
     Explain(Box<explain::Flags>),
+    /// A small web server that tells who it is, for demonstrations and tests.
+    #[command(hide = true)]
+    ServeHttp(serve_http::Flags),
+    /// Open connections at a fixed rate and count what becomes of them, for demonstrations and tests.
+    #[command(hide = true)]
+    Load(load::Flags),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     cli.logging.install(match cli.command {
-        Command::Up(_) | Command::Down(_) => "warn",
+        Command::Up(_) | Command::Down(_) | Command::Status(_) | Command::Exec(_) => "warn",
         _ => "info",
     });
     raise_descriptor_limit();
@@ -60,19 +80,34 @@ fn main() -> ExitCode {
         match cli.command {
             Command::Up(flags) => up::run(*flags).await,
             Command::Down(flags) => down::run(&flags),
+            Command::Status(flags) => return status::run(&flags).await,
+            Command::Exec(flags) => return exec::run(flags).await,
+            Command::Completions { shell } => complete(shell),
             Command::Apiserver(flags) => apiserver::run(*flags).await,
             Command::Controllers(flags) => controllers::run(*flags).await,
             Command::Proxy(flags) => proxy::run(*flags).await,
             Command::Explain(flags) => explain::run(*flags).await,
+            Command::ServeHttp(flags) => serve_http::run(flags).await,
+            Command::Load(flags) => load::run(flags).await,
         }
+        .map(|()| ExitCode::SUCCESS)
     });
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// Writes a shell's completions to standard output.
+fn complete(shell: clap_complete::Shell) -> anyhow::Result<()> {
+    use clap::CommandFactory;
+    use std::io::Write;
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "pointsman", &mut script);
+    Ok(std::io::stdout().write_all(&script)?)
 }
 
 /// A server with thousands of watchers needs more descriptors than the usual 1,024.

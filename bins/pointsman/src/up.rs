@@ -278,16 +278,22 @@ fn server_arguments(flags: &Flags, plan: Option<&Plan>) -> Vec<OsString> {
 
 fn controller_arguments(flags: &Flags, plan: Option<&Plan>) -> Vec<OsString> {
     let kubeconfig = flags.data_dir.join("kubeconfigs/controllers.kubeconfig");
+    let metrics = plan.map_or("off".to_owned(), |plan| controllers_address(plan).to_string());
     let pods = plan.map_or("10.244.0.0/16".to_owned(), |plan| plan.pod_range().to_string());
     vec![
         "--kubeconfig".into(),
         kubeconfig.into(),
-        // One process leads by itself, and a second cluster on this machine must find its ports free.
+        // One process leads by itself.
         "--leader-elect=false".into(),
-        "--metrics-listen=off".into(),
+        format!("--metrics-listen={metrics}").into(),
         "--allocate-node-cidrs".into(),
         format!("--cluster-cidr={pods}").into(),
     ]
+}
+
+/// Where the controllers tell their health: on an address that no other cluster has.
+fn controllers_address(plan: &Plan) -> SocketAddr {
+    SocketAddr::new(plan.host_address().address(), 10257)
 }
 
 fn record(flags: &Flags, plan: Option<&Plan>) -> Record {
@@ -305,6 +311,7 @@ fn record(flags: &Flags, plan: Option<&Plan>) -> Record {
                 address: node.address,
             })
             .collect(),
+        controllers: plan.map(controllers_address),
         ..Record::default()
     }
 }

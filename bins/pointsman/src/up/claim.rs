@@ -7,6 +7,7 @@
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, TryLockError};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,8 @@ pub struct Record {
     pub kubeconfig: PathBuf,
     /// The API server.
     pub server: String,
+    /// Where the controllers tell their health, if they do.
+    pub controllers: Option<SocketAddr>,
     /// The page, if there is one.
     pub page: Option<String>,
     /// The nodes.
@@ -115,6 +118,17 @@ pub fn look_up(name: &str) -> anyhow::Result<Known> {
         Err(TryLockError::WouldBlock) => Ok(Known::Running(record)),
         Err(TryLockError::Error(error)) => Err(error).with_context(|| format!("locking {}", dir.display())),
     }
+}
+
+/// The names of all clusters that run or left something behind, in order.
+pub fn names() -> Vec<String> {
+    let entries = fs::read_dir(run_dir()).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries
+        .filter(|entry| entry.path().is_dir())
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    names.sort_unstable();
+    names
 }
 
 /// Waits until the cluster does not run any more.

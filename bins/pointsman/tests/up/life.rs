@@ -1,0 +1,124 @@
+//! Starting, stopping, dying and starting again.
+
+use crate::cluster::{Cluster, eventually, host_rules};
+use pointsman_testkit::require_netns;
+use std::process::Command;
+
+#[test]
+fn three_nodes_get_ready_and_nothing_is_left_after_a_stop() {
+    require_netns!();
+    let rules = host_rules();
+    let mut cluster = Cluster::start(&[]);
+    let nodes = cluster.kubectl(&["get", "nodes", "-o", "name"]);
+    assert_eq!(
+        nodes.lines().collect::<Vec<_>>(),
+        ["node/n1", "node/n2", "node/n3"]
+    );
+    let status = cluster.pointsman("status", &[]);
+    assert_eq!(
+        status.status.code(),
+        Some(0),
+        "{}",
+        String::from_utf8_lossy(&status.stdout)
+    );
+    assert!(!cluster.traces().is_empty());
+    assert_eq!(host_rules(), rules, "the host's firewall is not touched");
+
+    cluster.terminate();
+    assert_eq!(cluster.traces(), Vec::<String>::new());
+    assert_eq!(host_rules(), rules);
+    let status = cluster.pointsman("status", &[]);
+    assert_eq!(status.status.code(), Some(3), "a stopped cluster is not well");
+}
+
+#[test]
+fn a_start_after_a_crash_cleans_up_and_finds_its_data() {
+    require_netns!();
+    let mut cluster = Cluster::start(&["--nodes=2"]);
+    cluster.kubectl(&["create", "configmap", "kept", "--from-literal=a=b"]);
+    let address = cluster.kubectl(&["get", "service", "kubernetes", "-o", "jsonpath={.spec.clusterIP}"]);
+    cluster.kill();
+    assert!(!cluster.traces().is_empty(), "a crash leaves namespaces behind");
+
+    let said = cluster.start_again(&["--nodes=2"]);
+    let note = said[0]["note"].as_str().unwrap_or_default();
+    assert!(note.contains("cleaned up after an earlier run"), "{said:#?}");
+    let kept = cluster.kubectl(&["get", "configmap", "kept", "-o", "jsonpath={.data.a}"]);
+    assert_eq!(kept, "b");
+    let again = cluster.kubectl(&["get", "service", "kubernetes", "-o", "jsonpath={.spec.clusterIP}"]);
+    assert_eq!(address, again, "Services keep their addresses");
+
+    cluster.kill();
+    let down = cluster.pointsman("down", &[]);
+    assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
+    assert_eq!(cluster.traces(), Vec::<String>::new());
+}
+
+#[test]
+fn two_clusters_run_side_by_side() {
+    require_netns!();
+    let one = Cluster::start(&["--nodes=1"]);
+    let mut two = Cluster::start(&["--nodes=1", "--proxy-mode=iptables", "--listen=127.0.0.1:0"]);
+    assert_ne!(one.facts["nodes"][0]["address"], two.facts["nodes"][0]["address"]);
+    for cluster in [&one, &two] {
+        assert_eq!(cluster.kubectl(&["get", "nodes", "-o", "name"]), "node/n1\n");
+    }
+    let taken = one.pointsman("up", &["--nodes=1"]);
+    assert_eq!(taken.status.code(), Some(1));
+    let message = String::from_utf8_lossy(&taken.stderr).into_owned();
+    assert!(message.contains("runs already"), "{message}");
+
+    two.terminate();
+    assert_eq!(one.pointsman("status", &[]).status.code(), Some(0));
+}
+
+#[test]
+fn a_proxy_that_dies_is_started_again() {
+    require_netns!();
+    let cluster = Cluster::start(&["--nodes=1"]);
+    let proxy = || {
+        let listed = cluster.pointsman("exec", &["n1", "--", "sh", "-c", "ss -Hltnp 'sport = :10256'"]);
+        let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+        let pid = text.split("pid=").nth(1)?.split(',').next()?.to_owned();
+        Some(pid)
+    };
+    let first = eventually("the proxy listens", proxy);
+    assert!(
+        Command::new("kill")
+            .args(["-9", &first])
+            .status()
+            .unwrap()
+            .success()
+    );
+    eventually("another proxy listens", || proxy().filter(|pid| *pid != first));
+    eventually("all is well again", || {
+        (cluster.pointsman("status", &[]).status.code() == Some(0)).then_some(())
+    });
+}
+
+#[test]
+fn no_nodes_need_no_namespace() {
+    let mut cluster = Cluster::start(&["--nodes=0", "--listen=127.0.0.1:0"]);
+    assert_eq!(cluster.kubectl(&["get", "nodes", "-o", "name"]), "");
+    assert!(
+        cluster
+            .traces()
+            .iter()
+            .all(|trace| !trace.starts_with("namespace"))
+    );
+    let missing = cluster.pointsman("exec", &["n1", "--", "true"]);
+    assert_eq!(missing.status.code(), Some(1));
+    cluster.terminate();
+    assert_eq!(cluster.traces(), Vec::<String>::new());
+}
+
+#[test]
+fn names_that_cannot_be_are_refused_as_wrong_usage() {
+    for arguments in [["up", "--name=a/b"], ["up", "--nodes=101"], ["down", "--name=A"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_pointsman"))
+            .args(arguments)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+    }
+}

@@ -1,0 +1,8 @@
+//! Does one command bring up a whole cluster, and leave nothing behind?
+//!
+//! Every test runs the real program with a name of its own, so that tests and clusters of the user can run
+//! side by side.
+
+mod cluster;
+mod life;
+mod traffic;
