@@ -7,6 +7,7 @@ use pointsman_api_client::Source;
 use pointsman_api_client::lease::Terms;
 use pointsman_controllers::nodes::{self, ranges::ClusterRange};
 use pointsman_controllers::{Config, Leadership, Loops, run as run_loops};
+use pointsman_node_health::Settings as HealthSettings;
 use pointsman_slices::Settings;
 use pointsman_slices::queue::Pace;
 use pointsman_telemetry::Registry;
@@ -24,7 +25,8 @@ pub struct Flags {
     #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
     pub kubeconfig: Option<PathBuf>,
     /// Loops to run: `*` for all, `name` to add one, `-name` to leave one out. There are endpointslice,
-    /// endpoint, replicaset, deployment, scheduler, podgc and nodeipam.
+    /// endpoint, replicaset, deployment, scheduler, podgc, nodeipam, nodelifecycle and
+    /// tainteviction.
     #[arg(long, value_name = "LIST", default_value = "*", allow_hyphen_values = true)]
     pub controllers: Loops,
     /// Contend for leadership before running loops, so that several replicas can stand by.
@@ -72,6 +74,8 @@ pub struct Flags {
     /// Finished pods kept before the oldest are removed; 0 keeps all.
     #[arg(long, value_name = "N", default_value_t = 12_500)]
     pub terminated_pod_gc_threshold: usize,
+    #[command(flatten)]
+    pub node_health: NodeHealth,
     /// Give each node pod addresses out of --cluster-cidr.
     #[arg(long, value_name = "BOOL", default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     pub allocate_node_cidrs: bool,
@@ -90,6 +94,61 @@ pub struct Flags {
     /// Where /healthz, /readyz and /metrics are served, without TLS; `off` serves nothing.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:10257")]
     pub metrics_listen: String,
+}
+
+/// How patient the cluster is with its nodes. The ConfigMap `kube-system/pointsman-controllers` overrides
+/// all of it while the loops run.
+#[derive(Args)]
+pub struct NodeHealth {
+    /// How often heartbeats of nodes are looked at.
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration::parse)]
+    pub node_monitor_period: Duration,
+    /// How long a node may be silent before it is called unreachable; several of its report periods.
+    #[arg(long, value_name = "DURATION", default_value = "40s", value_parser = duration::parse)]
+    pub node_monitor_grace_period: Duration,
+    /// How long a new node may take to report for the first time.
+    #[arg(long, value_name = "DURATION", default_value = "1m0s", value_parser = duration::parse)]
+    pub node_startup_grace_period: Duration,
+    /// Nodes per second that are tainted for eviction in a zone where most are fine.
+    #[arg(long, value_name = "RATE", default_value_t = 0.1)]
+    pub node_eviction_rate: f64,
+    /// The same in a large zone with many nodes down; small ones stop.
+    #[arg(long, value_name = "RATE", default_value_t = 0.01)]
+    pub secondary_node_eviction_rate: f64,
+    /// A zone with more nodes than this is large.
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub large_cluster_size_threshold: usize,
+    /// Share of a zone's nodes, at least three, that must be down for it to be in trouble.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.55)]
+    pub unhealthy_zone_threshold: f64,
+    /// Silent nodes per second whose pods are marked not ready in a zone where most are fine.
+    #[arg(long, value_name = "RATE", default_value_t = 10.0)]
+    pub node_marking_rate: f64,
+    /// How many of them may be marked at once.
+    #[arg(long, value_name = "N", default_value_t = 10.0)]
+    pub node_marking_burst: f64,
+    /// The same rate in a zone in trouble, which may still serve although nobody hears of it.
+    #[arg(long, value_name = "RATE", default_value_t = 0.5)]
+    pub disrupted_node_marking_rate: f64,
+}
+
+impl NodeHealth {
+    fn settings(&self) -> anyhow::Result<HealthSettings> {
+        let settings = HealthSettings {
+            monitor_period: self.node_monitor_period,
+            grace_period: self.node_monitor_grace_period,
+            startup_grace_period: self.node_startup_grace_period,
+            eviction_rate: self.node_eviction_rate,
+            secondary_eviction_rate: self.secondary_node_eviction_rate,
+            large_zone_threshold: self.large_cluster_size_threshold,
+            unhealthy_threshold: self.unhealthy_zone_threshold,
+            marking_rate: self.node_marking_rate,
+            marking_burst: self.node_marking_burst,
+            disrupted_marking_rate: self.disrupted_node_marking_rate,
+        };
+        settings.validate()?;
+        Ok(settings)
+    }
 }
 
 /// Runs the loops until a signal stops them.
@@ -118,6 +177,7 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
         bail!("--concurrent-service-endpoint-syncs must be between 1 and 50");
     }
     let ranges = node_ranges(&flags)?;
+    let health = flags.node_health.settings()?;
     let leadership = flags.leader_elect.then(|| Leadership {
         namespace: flags.leader_elect_resource_namespace,
         name: flags.leader_elect_resource_name,
@@ -154,7 +214,7 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
         endpoint_writers: flags.concurrent_endpoint_syncs,
         workload_writers: flags.concurrent_replicaset_syncs,
         terminated_pod_threshold: flags.terminated_pod_gc_threshold,
-        nodes: nodes::Config { ranges },
+        nodes: nodes::Config { ranges, health },
     })
 }
 

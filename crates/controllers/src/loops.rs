@@ -21,11 +21,15 @@ pub enum Loop {
     PodGarbage,
     /// Pod address ranges to nodes.
     NodeIpam,
+    /// Heartbeats to conditions and taints of nodes.
+    NodeLifecycle,
+    /// Taints to deletion of pods.
+    TaintEviction,
 }
 
 impl Loop {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::EndpointSlices,
         Self::Endpoints,
         Self::ReplicaSets,
@@ -33,6 +37,8 @@ impl Loop {
         Self::Scheduler,
         Self::PodGarbage,
         Self::NodeIpam,
+        Self::NodeLifecycle,
+        Self::TaintEviction,
     ];
 
     /// The name on the command line: kube-controller-manager's, and first its short form.
@@ -45,6 +51,8 @@ impl Loop {
             Self::Scheduler => ["scheduler", "pod-scheduler"],
             Self::PodGarbage => ["podgc", "pod-garbage-collector-controller"],
             Self::NodeIpam => ["nodeipam", "node-ipam-controller"],
+            Self::NodeLifecycle => ["nodelifecycle", "node-lifecycle-controller"],
+            Self::TaintEviction => ["tainteviction", "taint-eviction-controller"],
         }
     }
 

@@ -28,6 +28,8 @@ pub struct Pod {
     pub tolerations: Vec<Toleration>,
     /// It is being deleted or at its end already.
     pub leaving: bool,
+    /// Its Ready condition is True.
+    pub ready: bool,
 }
 
 /// Namespace and name of a pod.
@@ -163,6 +165,18 @@ impl Evictor {
         }
     }
 
+    /// Nobody could see nodes come back for this long: all pods get so much more time.
+    pub fn forgive(&mut self, deaf: Duration) {
+        let deadlines = std::mem::take(&mut self.deadlines).into_iter();
+        self.deadlines = deadlines
+            .map(|(at, pod)| (at.saturating_add(deaf), pod))
+            .collect();
+        for waiting in self.pods.values_mut() {
+            waiting.since = waiting.since.saturating_add(deaf);
+            waiting.deadline = waiting.deadline.map(|at| at.saturating_add(deaf));
+        }
+    }
+
     /// When the next pod is due.
     pub fn wake_at(&self) -> Option<Duration> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
@@ -206,6 +220,15 @@ struct RawSpec {
 #[serde(default)]
 struct RawStatus {
     phase: Option<String>,
+    #[serde(deserialize_with = "nullable")]
+    conditions: Vec<RawCondition>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawCondition {
+    r#type: String,
+    status: String,
 }
 
 impl From<RawPod> for Pod {
@@ -218,6 +241,11 @@ impl From<RawPod> for Pod {
             node: raw.spec.node_name.filter(|name| !name.is_empty()).map(Into::into),
             tolerations: raw.spec.tolerations,
             leaving: finished || raw.metadata.deletion_timestamp.is_some(),
+            ready: raw
+                .status
+                .conditions
+                .iter()
+                .any(|condition| condition.r#type == "Ready" && condition.status == "True"),
         }
     }
 }

@@ -195,6 +195,40 @@ impl Monitor {
         self.leases.insert(lease.node.clone(), lease);
     }
 
+    /// A lease is gone. That is no sign of life, and nobody waits for a newer version of it.
+    pub fn remove_lease(&mut self, node: &str) {
+        self.leases.remove(node);
+        if self
+            .leases_behind
+            .as_ref()
+            .is_some_and(|(behind, _)| **behind == *node)
+        {
+            self.leases_behind = None;
+        }
+    }
+
+    /// All leases are about to be told again, perhaps with smaller versions: the API server may have
+    /// been restored from a backup.
+    pub fn leases_restart(&mut self) {
+        self.leases_behind = None;
+        for lease in self.leases.values_mut() {
+            lease.revision = 0;
+        }
+    }
+
+    /// Nobody could be heard for this long, because the API server was away: that counts against no
+    /// node.
+    pub fn forgive(&mut self, deaf: Duration, now: Duration) {
+        for record in self.nodes.values_mut() {
+            record.stamp = record.stamp.saturating_add(deaf).min(now);
+        }
+    }
+
+    /// Whether verdicts wait for the lease cache to catch up.
+    pub fn leases_behind(&self) -> bool {
+        self.leases_behind.is_some()
+    }
+
     /// Looks at all heartbeats. To be called every monitor period.
     pub fn check(&mut self, now: Now) -> Vec<Action> {
         self.take_census(now.tick);

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 /// Every number an operator can set, changeable while the controller runs.
 ///
-/// The defaults are kube-controller-manager's, except for marking pods, which it does not pace.
+/// The defaults are kube-controller-manager's, with its long-standing grace period of 40 s (50 s since
+/// 1.32). Marking pods it does not pace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
     /// How often heartbeats are checked.
@@ -33,7 +34,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             monitor_period: Duration::from_secs(5),
-            grace_period: Duration::from_secs(50),
+            grace_period: Duration::from_secs(40),
             startup_grace_period: Duration::from_secs(60),
             eviction_rate: 0.1,
             secondary_eviction_rate: 0.01,

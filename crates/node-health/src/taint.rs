@@ -63,7 +63,8 @@ impl Taint {
         }
     }
 
-    fn same_slot(&self, other: &Taint) -> bool {
+    /// Whether both are about the same key and effect, of which a node has at most one.
+    pub fn same_slot(&self, other: &Taint) -> bool {
         self.key == other.key && self.effect == other.effect
     }
 }
@@ -83,12 +84,31 @@ impl TaintChange {
         self.add.is_empty() && self.remove.is_empty()
     }
 
-    /// The node's taints after the change.
+    /// The node's taints after the change. What is there already is not added again.
     pub fn apply(&self, taints: &[Taint]) -> Vec<Taint> {
         let kept = taints
             .iter()
             .filter(|taint| !self.remove.iter().any(|gone| gone.same_slot(taint)));
-        kept.chain(&self.add).cloned().collect()
+        let mut after: Vec<Taint> = kept.cloned().collect();
+        for taint in &self.add {
+            if !after.iter().any(|known| known.same_slot(taint)) {
+                after.push(taint.clone());
+            }
+        }
+        after
+    }
+
+    /// This change and then a later one, in one.
+    pub fn then(mut self, later: Self) -> Self {
+        let later_says = |taint: &Taint| {
+            let mut said = later.add.iter().chain(&later.remove);
+            said.any(|other| other.same_slot(taint))
+        };
+        self.add.retain(|taint| !later_says(taint));
+        self.remove.retain(|taint| !later_says(taint));
+        self.add.extend(later.add);
+        self.remove.extend(later.remove);
+        self
     }
 }
 
@@ -197,4 +217,44 @@ pub fn stay(taints: &[Taint], tolerations: &[Toleration]) -> Stay {
         }
     }
     shortest.map_or(Stay::Forever, Stay::For)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(add: &[&str], remove: &[&str]) -> TaintChange {
+        let taints = |keys: &[&str]| {
+            keys.iter()
+                .map(|key| Taint::new(key, Effect::NoExecute))
+                .collect()
+        };
+        TaintChange {
+            add: taints(add),
+            remove: taints(remove),
+        }
+    }
+
+    #[test]
+    fn two_changes_in_one_do_what_both_do_in_turn() {
+        let keys: [&[&str]; 4] = [&[], &["a"], &["b"], &["a", "b"]];
+        let all = || {
+            keys.iter()
+                .flat_map(|add| keys.iter().map(move |remove| (add, remove)))
+                .filter(|(add, remove)| !add.iter().any(|key| remove.contains(key)))
+                .map(|(add, remove)| change(add, remove))
+        };
+        for start in keys {
+            let start = change(start, &[]).add;
+            for first in all() {
+                for second in all() {
+                    let mut in_turn = second.apply(&first.apply(&start));
+                    let mut at_once = first.clone().then(second.clone()).apply(&start);
+                    in_turn.sort();
+                    at_once.sort();
+                    assert_eq!(at_once, in_turn, "{start:?}: {first:?} then {second:?}");
+                }
+            }
+        }
+    }
 }

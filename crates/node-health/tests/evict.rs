@@ -55,6 +55,19 @@ fn pods_leave_when_their_tolerance_ends() {
 }
 
 #[test]
+fn time_in_which_nobody_could_see_is_given_back() {
+    let mut evictor = Evictor::default();
+    let pods = [tolerating("a", 30.into())];
+    evictor.node_seen(&"n1".into(), &[no_execute(UNREACHABLE)], &pods, s(100));
+    evictor.forgive(s(20));
+    assert_eq!(evictor.wake_at(), Some(s(150)));
+    // Changed tolerations are counted from the same start.
+    evictor.pod_seen(&tolerating("a", 40.into()), s(125));
+    assert_eq!(names(&mut evictor, 159), Vec::<String>::new());
+    assert_eq!(names(&mut evictor, 160), ["a"]);
+}
+
+#[test]
 fn a_node_that_comes_back_lets_its_pods_stay() {
     let mut evictor = Evictor::default();
     let pods = [tolerating("a", 300.into())];

@@ -14,6 +14,14 @@ use serde_json::{Value, json};
 
 const EPOCH: i64 = 1_800_000_000;
 
+/// Numbers in these tests are made for a grace period of 50 s.
+fn patient() -> Settings {
+    Settings {
+        grace_period: Duration::from_secs(50),
+        ..Settings::default()
+    }
+}
+
 fn now(second: u64) -> Now {
     let wall = Timestamp::from_second(EPOCH + second as i64).expect("a time");
     Now {
@@ -70,7 +78,7 @@ impl Cluster {
     }
 
     fn with_nodes(zones: &[(&str, usize)]) -> Self {
-        let mut cluster = Self::new(Settings::default());
+        let mut cluster = Self::new(patient());
         for (zone, count) in zones {
             for index in 0..*count {
                 cluster.beat(&format!("{zone}{index}"), zone, "True");
@@ -226,7 +234,7 @@ fn a_node_that_says_it_is_not_ready_is_believed_at_once_and_swaps_its_taint() {
 
 #[test]
 fn leases_keep_a_node_alive_whatever_its_clock_says() {
-    let mut monitor = Monitor::new(Settings::default());
+    let mut monitor = Monitor::new(patient());
     monitor.observe_node(node("n", "a", Some("True"), 0), now(0));
     for (revision, renewed) in [(1, "2030-01-01"), (2, "1999-01-01"), (3, "2050-01-01")] {
         monitor.observe_lease(lease("n", revision, renewed), now(40 * revision));
@@ -242,7 +250,7 @@ fn leases_keep_a_node_alive_whatever_its_clock_says() {
 
 #[test]
 fn a_lease_cache_that_lags_behind_stops_all_verdicts_until_it_catches_up() {
-    let mut monitor = Monitor::new(Settings::default());
+    let mut monitor = Monitor::new(patient());
     for name in ["n", "m"] {
         monitor.observe_node(node(name, "a", Some("True"), 0), now(0));
         monitor.observe_lease(lease(name, 1, "t1"), now(0));
@@ -272,8 +280,50 @@ fn a_lease_cache_that_lags_behind_stops_all_verdicts_until_it_catches_up() {
 }
 
 #[test]
+fn a_lease_that_is_gone_or_starts_over_stops_nobody() {
+    let mut monitor = Monitor::new(patient());
+    for name in ["n", "m"] {
+        monitor.observe_node(node(name, "a", Some("True"), 0), now(0));
+        monitor.observe_lease(lease(name, 100, "t1"), now(0));
+    }
+    // Verdicts wait for a version that never comes, because the lease is deleted.
+    monitor.lease_checked(&"n".into(), LiveLease::Revision(109), now(60));
+    assert!(monitor.leases_behind());
+    monitor.remove_lease("n");
+    assert_eq!(monitor.check(now(65)).len(), 2);
+    // A server restored from a backup counts anew; the renewal still is a sign of life.
+    monitor.leases_restart();
+    monitor.observe_lease(lease("m", 7, "t2"), now(70));
+    assert_eq!(monitor.check(now(100)), [Action::CheckLease("n".into())]);
+    monitor.observe_lease(lease("m", 8, "t0"), now(110));
+    assert_eq!(monitor.check(now(150)), [Action::CheckLease("n".into())]);
+}
+
+#[test]
+fn time_without_hearing_counts_against_nobody() {
+    let mut monitor = Monitor::new(patient());
+    monitor.observe_node(node("n", "a", Some("True"), 0), now(0));
+    monitor.observe_node(node("m", "a", Some("True"), 0), now(0));
+    monitor.observe_lease(lease("m", 1, "t1"), now(28));
+    monitor.forgive(Duration::from_secs(40), now(70).tick);
+    assert_eq!(
+        monitor.check(now(90)),
+        [],
+        "n has been silent for 50 s that count"
+    );
+    assert_eq!(monitor.check(now(91)), [Action::CheckLease("n".into())]);
+    assert_eq!(
+        monitor.check(now(119)).len(),
+        2,
+        "m has been silent for 51 s that count"
+    );
+    monitor.forgive(Duration::from_secs(1_000), now(120).tick);
+    assert_eq!(monitor.check(now(170)), [], "nobody was heard in the future");
+}
+
+#[test]
 fn a_node_that_never_reported_gets_the_startup_grace_from_its_creation() {
-    let mut monitor = Monitor::new(Settings::default());
+    let mut monitor = Monitor::new(patient());
     monitor.observe_node(node("n", "a", None, 0), now(30));
     assert_eq!(monitor.check(now(60)), []);
     assert_eq!(monitor.check(now(61)), [Action::CheckLease("n".into())]);
@@ -295,7 +345,7 @@ fn a_node_that_never_reported_gets_the_startup_grace_from_its_creation() {
 fn a_restart_during_an_outage_punishes_nobody() {
     let mut first = Cluster::with_nodes(&[("a", 3)]);
     first.pass(45, |name| name != "a0");
-    let mut second = Cluster::new(Settings::default());
+    let mut second = Cluster::new(patient());
     second.second = first.second;
     for node in first.nodes.values() {
         second.store(node.clone());
@@ -404,7 +454,7 @@ fn settings_change_while_running() {
     cluster.pass(20, |_| true);
     let quick = Settings {
         grace_period: Duration::from_secs(15),
-        ..Settings::default()
+        ..patient()
     };
     cluster.monitor.set_settings(quick, now(20));
     cluster.pass(20, |name| name != "a0");

@@ -1,9 +1,10 @@
 //! How do nodes get their pod address ranges?
 
+use super::Edge;
 use super::book::{Assignment, Book, Sight};
 use super::metrics::RangeMetrics;
+use super::objects::node_subject;
 use super::ranges::{ClusterRange, Range};
-use super::{Edge, node_subject};
 use crate::writer::Writers;
 use pointsman_api_client::events::Severity;
 use pointsman_api_client::{ApiError, Patch, Resource};

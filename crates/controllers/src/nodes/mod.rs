@@ -1,27 +1,37 @@
-//! How do nodes get what the cluster owes them?
+//! Which nodes are alive, what follows when one is not, and which pod addresses does each get?
 //!
-//! One task owns what is known of nodes, and the loops over it; each has its own writers and can be
-//! left out.
+//! One task owns what is known of nodes, their leases and pods, and three loops over it: node
+//! lifecycle, taint eviction and pod address ranges. Each has its own writers and can be left out.
 
 mod book;
+mod eviction;
+mod hearing;
 mod ipam;
+mod lifecycle;
+mod marking;
 mod metrics;
+mod objects;
+mod owner;
 pub mod ranges;
+mod reporting;
+pub mod settings;
+mod write;
 
 use crate::loops::Loop;
 use crate::manager::Context;
 use crate::writer::sleep_until;
-use ipam::Ipam;
 pub use metrics::Metrics;
+use objects::{ConfigMap, NodeObject};
+use owner::Owner;
 use pointsman_api_client::events::{News, Recorder, Severity, Subject};
 use pointsman_api_client::{Client, Event as Seen, ObjectKey, Resource, Scope, Watcher};
-use pointsman_node_health::node::Text;
-use serde::Deserialize;
+use pointsman_node_health::evict::Pod;
+use pointsman_node_health::{Lease, Settings};
+use reporting::CONFIG_MAPS;
+use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
-use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 
 /// Events that may wait for the owner.
 const INBOX: usize = 1024;
@@ -31,6 +41,8 @@ const INBOX: usize = 1024;
 pub struct Config {
     /// Where nodes' pod address ranges are cut from; empty when somebody else gives them.
     pub ranges: Vec<ranges::ClusterRange>,
+    /// How patient the cluster is with nodes, until the ConfigMap says otherwise.
+    pub health: Settings,
 }
 
 /// What loops send with.
@@ -52,70 +64,69 @@ impl Edge {
     }
 }
 
-fn node_subject(name: &str, uid: &str) -> Subject {
-    Subject {
-        api_version: "v1".into(),
-        kind: "Node".into(),
-        namespace: String::new(),
-        name: name.into(),
-        uid: uid.into(),
+/// Which of the loops run.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    lifecycle: bool,
+    eviction: bool,
+    ranges: bool,
+}
+
+impl Wanted {
+    fn of(context: &Context) -> Self {
+        let loops = &context.config.loops;
+        Self {
+            lifecycle: loops.runs(Loop::NodeLifecycle),
+            eviction: loops.runs(Loop::TaintEviction),
+            ranges: loops.runs(Loop::NodeIpam) && !context.config.nodes.ranges.is_empty(),
+        }
     }
 }
 
 /// What the owner is told.
 enum Input {
-    Node(Box<Node>),
+    Node(Box<NodeObject>),
+    Pod(Box<Pod>),
+    Lease(Lease),
+    Settings(ConfigMap),
     Gone(Source, ObjectKey),
+    Listing(Source),
     Listed(Source),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Source {
     Nodes,
-}
-
-/// A node as these loops read it.
-#[derive(Debug, Deserialize)]
-struct Node {
-    metadata: NodeMetadata,
-    #[serde(default)]
-    spec: NodeSpec,
-}
-
-#[derive(Debug, Deserialize)]
-struct NodeMetadata {
-    name: Text,
-    uid: Text,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct NodeSpec {
-    #[serde(default, rename = "podCIDRs")]
-    pod_cidrs: Vec<String>,
+    Pods,
+    Leases,
+    Settings,
 }
 
 /// Whether any of these loops is wanted.
 pub(crate) fn wanted(context: &Context) -> bool {
-    wants_ranges(context)
-}
-
-fn wants_ranges(context: &Context) -> bool {
-    context.config.loops.runs(Loop::NodeIpam) && !context.config.nodes.ranges.is_empty()
+    let wanted = Wanted::of(context);
+    wanted.lifecycle || wanted.eviction || wanted.ranges
 }
 
 /// Runs until it is asked to stop; ends at once when dropped.
 pub(crate) async fn run(context: Context) {
     let mut stop = context.stop.clone();
+    let wanted = Wanted::of(&context);
     let (sender, mut inbox) = mpsc::channel(INBOX);
-    let (_watches, sources) = watch(&context, sender);
-    let mut owner = Owner::new(&context, sources);
+    let (_watches, sources) = watch(&context.client, wanted, sender);
+    let mut owner = Owner::new(&context, wanted, sources);
     let mut batch = Vec::with_capacity(INBOX);
     loop {
         let alarm = owner.wake_at();
         tokio::select! {
             biased;
             _ = stop.wait_for(|stop| *stop) => break,
-            done = owner.ipam.writers.next() => owner.ipam.finish(done, owner.start.elapsed()),
+            done = owner.lifecycle.writers.next() => owner.lifecycle_done(done),
+            done = owner.marking.writers.next() => owner.marking.finish(done, owner.tick()),
+            done = owner.evictions.writers.next() => owner.evictions.finish(done, owner.tick()),
+            answered = owner.hearing.writers.next() => owner.answered(answered),
+            done = owner.ipam.writers.next() => owner.ipam.finish(done, owner.tick()),
+            done = owner.reporting.writers.next() => owner.reporting.finish(done, owner.tick()),
             count = inbox.recv_many(&mut batch, INBOX) => {
                 assert!(count > 0, "watches never end");
                 batch.drain(..).for_each(|input| owner.take(input));
@@ -125,80 +136,64 @@ pub(crate) async fn run(context: Context) {
         owner.start_work();
     }
     drop(inbox);
-    owner.ipam.writers.drain().await;
+    owner.drain().await;
 }
 
 /// Starts the watches that the wanted loops need; they end with the returned set.
-fn watch(context: &Context, sender: mpsc::Sender<Input>) -> (JoinSet<()>, BTreeSet<Source>) {
-    let mut tasks = JoinSet::new();
-    let nodes = Watcher::new(context.client.clone(), Scope::all(Resource::NODES));
-    tasks.spawn(nodes.forward(sender, |event| {
-        input(event, Source::Nodes, |node| Input::Node(Box::new(node)))
-    }));
-    (tasks, BTreeSet::from([Source::Nodes]))
-}
-
-fn input<T>(event: Seen<T>, source: Source, applied: impl Fn(T) -> Input) -> Option<Input> {
-    match event {
-        Seen::Init => None,
-        Seen::Applied { object, .. } => Some(applied(object)),
-        Seen::Deleted { key, .. } => Some(Input::Gone(source, key)),
-        Seen::Synced(_) => Some(Input::Listed(source)),
+fn watch(client: &Client, wanted: Wanted, sender: mpsc::Sender<Input>) -> (JoinSet<()>, BTreeSet<Source>) {
+    let mut watches = Watches {
+        client,
+        sender,
+        tasks: JoinSet::new(),
+        sources: BTreeSet::new(),
+    };
+    watches.add(Source::Nodes, Scope::all(Resource::NODES), |node| {
+        Input::Node(Box::new(node))
+    });
+    if wanted.lifecycle || wanted.eviction {
+        watches.add(Source::Pods, Scope::all(Resource::PODS), |pod| {
+            Input::Pod(Box::new(pod))
+        });
     }
-}
-
-/// The one task's state.
-struct Owner {
-    missing: BTreeSet<Source>,
-    ipam: Ipam,
-    start: Instant,
-}
-
-impl Owner {
-    fn new(context: &Context, sources: BTreeSet<Source>) -> Self {
-        let edge = Edge {
-            client: context.client.clone(),
-            recorder: context.recorder.clone(),
+    if wanted.lifecycle {
+        let leases = Scope {
+            namespace: Some(write::LEASES.into()),
+            ..Scope::all(Resource::LEASES)
         };
-        let metrics = &context.metrics.nodes;
-        Self {
-            missing: sources,
-            ipam: Ipam::new(
-                edge,
-                wants_ranges(context),
-                &context.config.nodes.ranges,
-                metrics.ranges.clone(),
-            ),
-            start: Instant::now(),
-        }
+        watches.add(Source::Leases, leases, Input::Lease);
+        let one = Scope {
+            namespace: Some(settings::NAMESPACE.into()),
+            ..Scope::all(CONFIG_MAPS).fields(&format!("metadata.name={}", settings::NAME))
+        };
+        watches.add(Source::Settings, one, Input::Settings);
     }
+    (watches.tasks, watches.sources)
+}
 
-    fn take(&mut self, input: Input) {
-        let now = self.start.elapsed();
-        match input {
-            Input::Node(node) => {
-                let NodeMetadata { name, uid } = &node.metadata;
-                self.ipam.observe(name, uid, &node.spec.pod_cidrs, now);
-            }
-            Input::Gone(Source::Nodes, key) => self.ipam.gone(key.name(), now),
-            Input::Listed(source) => {
-                if self.missing.remove(&source) && self.missing.is_empty() {
-                    tracing::info!("nodes: first lists are complete");
-                }
-            }
-        }
-    }
+struct Watches<'a> {
+    client: &'a Client,
+    sender: mpsc::Sender<Input>,
+    tasks: JoinSet<()>,
+    sources: BTreeSet<Source>,
+}
 
-    fn start_work(&mut self) {
-        if self.missing.is_empty() {
-            self.ipam.start(self.start.elapsed());
-        }
-    }
-
-    /// When a wait of one of the loops is over.
-    fn wake_at(&self) -> Option<Instant> {
-        let wake = [self.ipam.wake_at()].into_iter().flatten().min();
-        let wake: Option<Duration> = wake.filter(|_| self.missing.is_empty());
-        wake.map(|tick| self.start + tick)
+impl Watches<'_> {
+    fn add<T: DeserializeOwned + Send + 'static>(
+        &mut self,
+        source: Source,
+        scope: Scope,
+        applied: fn(T) -> Input,
+    ) {
+        let watcher = Watcher::<T>::new(self.client.clone(), scope);
+        self.sources.insert(source);
+        self.tasks
+            .spawn(watcher.forward(self.sender.clone(), move |event| {
+                Some(match event {
+                    Seen::Init => Input::Listing(source),
+                    Seen::Applied { object, .. } => applied(object),
+                    Seen::Deleted { key, .. } => Input::Gone(source, key),
+                    Seen::Synced(_) => Input::Listed(source),
+                })
+            }));
     }
 }

@@ -1,0 +1,218 @@
+//! Who owns what is known of nodes, and which loop hears of what?
+
+use super::eviction::Evictions;
+use super::hearing::Hearing;
+use super::ipam::Ipam;
+use super::lifecycle::{Done, Lifecycle};
+use super::marking::Marking;
+use super::objects::{NodeObject, Pods};
+use super::reporting::Reporting;
+use super::{Edge, Input, Source, Wanted};
+use crate::manager::Context;
+use jiff::Timestamp;
+use pointsman_api_client::ObjectKey;
+use pointsman_node_health::Now;
+use pointsman_node_health::evict::Pod;
+use pointsman_node_health::node::Text;
+use std::collections::BTreeSet;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The one task's state.
+pub(super) struct Owner {
+    start: Instant,
+    wanted: Wanted,
+    /// Collections whose first list is not complete; nothing is decided before.
+    missing: BTreeSet<Source>,
+    pods: Pods,
+    pub lifecycle: Lifecycle,
+    pub marking: Marking,
+    pub evictions: Evictions,
+    pub ipam: Ipam,
+    pub reporting: Reporting,
+    pub hearing: Hearing,
+}
+
+impl Owner {
+    pub fn new(context: &Context, wanted: Wanted, sources: BTreeSet<Source>) -> Self {
+        let edge = Edge {
+            client: context.client.clone(),
+            recorder: context.recorder.clone(),
+        };
+        let (config, metrics) = (&context.config.nodes, &context.metrics.nodes);
+        Self {
+            start: Instant::now(),
+            wanted,
+            missing: sources,
+            pods: Pods::default(),
+            lifecycle: Lifecycle::new(edge.clone(), config.health, metrics.health.clone()),
+            marking: Marking::new(edge.clone()),
+            evictions: Evictions::new(edge.clone(), wanted.eviction, metrics.evictions.clone()),
+            ipam: Ipam::new(
+                edge.clone(),
+                wanted.ranges,
+                &config.ranges,
+                metrics.ranges.clone(),
+            ),
+            reporting: Reporting::new(edge.clone(), config.health),
+            hearing: Hearing::new(edge),
+        }
+    }
+
+    /// The time on the monotonic clock.
+    pub fn tick(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn now(&self) -> Now {
+        Now {
+            tick: self.tick(),
+            wall: Timestamp::now(),
+        }
+    }
+
+    pub fn take(&mut self, input: Input) {
+        match input {
+            Input::Node(node) => self.node_seen(&node),
+            Input::Pod(pod) => self.pod_seen(*pod),
+            Input::Lease(lease) => self.lifecycle.monitor.observe_lease(lease, self.now()),
+            Input::Settings(map) => {
+                if let Some(settings) = self.reporting.observe(map) {
+                    self.lifecycle.set_settings(settings, self.now());
+                }
+            }
+            Input::Gone(source, key) => self.gone(source, &key),
+            Input::Listing(Source::Leases) => self.lifecycle.monitor.leases_restart(),
+            Input::Listing(_) => {}
+            Input::Listed(source) => {
+                if self.missing.remove(&source) && self.missing.is_empty() {
+                    self.hearing.begin(self.tick());
+                    tracing::info!("nodes: first lists are complete");
+                }
+            }
+        }
+    }
+
+    fn node_seen(&mut self, node: &NodeObject) {
+        let now = self.now();
+        let name = &node.health.name;
+        self.ipam
+            .observe(name, &node.identity.uid, &node.pod_cidrs, now.tick);
+        self.evictions.node_seen(&node.health, &self.pods, now.tick);
+        if self.wanted.lifecycle {
+            let listed = !self.missing.contains(&Source::Nodes);
+            let silent = self.lifecycle.observe(node, listed, now);
+            self.mark(&silent, now.tick);
+        }
+    }
+
+    fn pod_seen(&mut self, pod: Pod) {
+        let now = self.tick();
+        self.evictions.pod_seen(&pod, &self.pods, now);
+        let key = (pod.namespace.clone(), pod.name.clone());
+        let before = self.pods.apply(pod);
+        let pod = self.pods.get(&key).expect("it was just put there");
+        let arrived = before.is_none_or(|before| before.node != pod.node || before.uid != pod.uid);
+        if arrived && self.wanted.lifecycle {
+            self.marking.pod_arrived(pod, &self.lifecycle.monitor, now);
+        }
+    }
+
+    fn gone(&mut self, source: Source, key: &ObjectKey) {
+        match source {
+            Source::Nodes => {
+                self.ipam.gone(key.name(), self.tick());
+                self.evictions.node_gone(key.name());
+                self.lifecycle.gone(key.name());
+            }
+            Source::Pods => {
+                let key = (key.namespace().into(), key.name().into());
+                self.pods.remove(&key);
+                self.evictions.pod_gone(&key);
+            }
+            Source::Leases => self.lifecycle.monitor.remove_lease(key.name()),
+            Source::Settings => self.reporting.gone(),
+        }
+    }
+
+    pub fn lifecycle_done(&mut self, done: Done) {
+        self.lifecycle.finish(done, self.now());
+    }
+
+    /// The API server answered, or did not.
+    pub fn answered(&mut self, answered: bool) {
+        let now = self.tick();
+        if let Some(deaf) = self.hearing.finish(answered, now, self.period()) {
+            self.lifecycle.monitor.forgive(deaf, now);
+            self.evictions.forgive(deaf);
+        }
+    }
+
+    fn period(&self) -> Duration {
+        self.lifecycle.monitor.settings().monitor_period
+    }
+
+    fn mark(&mut self, nodes: &[Text], now: Duration) {
+        for node in nodes {
+            tracing::info!(%node, "marking the pods of a node not ready");
+            self.marking.mark_node(node, &self.pods, now);
+        }
+    }
+
+    pub fn start_work(&mut self) {
+        if !self.missing.is_empty() {
+            return;
+        }
+        let now = self.now();
+        self.ipam.start(now.tick);
+        if !self.wanted.lifecycle && !self.wanted.eviction {
+            return;
+        }
+        self.hearing.start(now.tick, self.period());
+        if self.hearing.deaf(now.tick, self.period()) {
+            return;
+        }
+        if self.wanted.lifecycle {
+            let silent = self.lifecycle.tick(now);
+            self.mark(&silent, now.tick);
+            self.marking.start(&self.pods, &self.lifecycle.monitor, now.tick);
+            self.reporting.start(now.tick);
+        }
+        self.evictions.start(&self.pods, now.tick);
+    }
+
+    /// When a wait of one of the loops is over.
+    pub fn wake_at(&self) -> Option<Instant> {
+        if !self.missing.is_empty() {
+            return None;
+        }
+        let now = self.tick();
+        let Wanted {
+            lifecycle, eviction, ..
+        } = self.wanted;
+        let deaf = self.hearing.deaf(now, self.period());
+        let wakes = [
+            (lifecycle && !deaf, self.lifecycle.wake_at(now)),
+            (lifecycle && !deaf, self.marking.wake_at()),
+            (lifecycle && !deaf, self.reporting.wake_at()),
+            (eviction && !deaf, self.evictions.wake_at()),
+            (lifecycle || eviction, self.hearing.wake_at()),
+            (true, self.ipam.wake_at()),
+        ];
+        let first = wakes
+            .into_iter()
+            .filter(|(wanted, _)| *wanted)
+            .filter_map(|(_, at)| at)
+            .min();
+        first.map(|tick| self.start + tick)
+    }
+
+    pub async fn drain(self) {
+        self.lifecycle.writers.drain().await;
+        self.marking.writers.drain().await;
+        self.evictions.writers.drain().await;
+        self.ipam.writers.drain().await;
+        self.reporting.writers.drain().await;
+        self.hearing.writers.drain().await;
+    }
+}
