@@ -63,6 +63,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // The shim of a container is this same program. It forks, so that it comes before any thread.
+    if let Some(code) = pointsman_runtime::shim::run_if_asked() {
+        return code;
+    }
     let cli = Cli::parse();
     cli.logging.install(match cli.command {
         Command::Up(_) | Command::Down(_) | Command::Status(_) | Command::Exec(_) => "warn",

@@ -4,14 +4,19 @@
 //! speaks of resolved values only (environment expanded, volumes filled, user ids as numbers), so that a
 //! runtime needs no Kubernetes object and the agent needs no system call.
 //!
+//! - [`process::ProcessRuntime`] runs containers as processes in namespaces and cgroups of their own. Each
+//!   has a [`shim`] that outlives the agent.
 //! - [`fake::FakeRuntime`] behaves like a runtime without touching the system.
 
+mod cgroup;
 pub mod error;
 pub mod fake;
 pub mod id;
 pub mod image;
+pub mod process;
 pub mod range;
 pub mod runtime;
+pub mod shim;
 pub mod spec;
 pub mod state;
 

@@ -1,0 +1,241 @@
+//! How are containers run as processes of this host?
+//!
+//! A pod has a network namespace and a cgroup; a container is a process below its [shim](crate::shim), in a
+//! mount and UTS namespace of its own. All state is on disk and in the kernel: opening a runtime on a root
+//! directory finds what an earlier one left there, kills nothing that runs, and removes what a crash left
+//! half made.
+
+pub mod addresses;
+mod cgroups;
+mod container;
+mod control;
+mod launch;
+mod layout;
+mod network;
+mod pod;
+mod record;
+mod table;
+mod volume;
+
+use std::ffi::OsString;
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use pointsman_fabric::Netns;
+use tokio::sync::watch;
+
+use crate::shim::protocol::Root;
+use crate::{
+    AddressRange, ContainerId, ContainerSpec, ContainerState, Events, ExecOutcome, ExecRequest, Exit,
+    FileSet, Pending, PodState, PodUid, Runtime, RuntimeError, Sandbox, SandboxSpec, Signal, VolumeName,
+};
+use addresses::Addresses;
+use cgroups::Cgroups;
+use launch::Defaults;
+use layout::Layout;
+use table::Table;
+
+/// How a [`ProcessRuntime`] is set up.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where everything is kept. One runtime at a time uses it.
+    pub root_dir: PathBuf,
+    /// The program that is started as `PROGRAM ARGUMENTS DIRECTORY` for each container and calls
+    /// [`crate::shim::run_if_asked`]; this same executable unless a test says otherwise.
+    pub shim: Vec<OsString>,
+    /// The node's network namespace, if it is not the caller's own.
+    pub node_netns: Option<Netns>,
+    /// The node's own addresses, which it speaks to its pods from; the kernel chooses if there are none.
+    pub node_addresses: Vec<IpAddr>,
+    /// The largest packet between pod and node; the kernel's default if `None`.
+    pub mtu: Option<u32>,
+    /// What containers see as `/`; a layer over the host's files if `None` and the kernel has overlay.
+    pub root: Option<Root>,
+    /// Whether to use cgroups where they can be had. Without them a shim kills its descendants one by one.
+    pub use_cgroups: bool,
+    /// How large a log file grows before it is renamed; the kubelet's default is 10 MiB.
+    pub log_limit: u64,
+}
+
+/// How many bytes a container may write outside of volumes, in memory.
+const LAYER_SIZE: u64 = 256 << 20;
+
+impl Config {
+    /// The usual settings.
+    pub fn new(root_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            root_dir: root_dir.into(),
+            shim: vec!["/proc/self/exe".into(), crate::shim::SUBCOMMAND.into()],
+            node_netns: None,
+            node_addresses: Vec::new(),
+            mtu: None,
+            root: None,
+            use_cgroups: true,
+            log_limit: 10 << 20,
+        }
+    }
+}
+
+/// Runs containers as processes of this host.
+#[derive(Clone)]
+pub struct ProcessRuntime {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    config: Config,
+    layout: Layout,
+    cgroups: Option<Cgroups>,
+    node: Netns,
+    defaults: Defaults,
+    addresses: Mutex<Addresses>,
+    table: Table,
+    /// Closed when the runtime is dropped.
+    open: watch::Sender<()>,
+}
+
+/// What a runtime found it can use here; for the agent to tell people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Abilities {
+    /// Whether containers have a layer of their own over the host's files.
+    pub has_layers: bool,
+    /// Whether whole containers are killed by their cgroup.
+    pub has_cgroups: bool,
+}
+
+impl ProcessRuntime {
+    /// Opens the runtime of a root directory: finds what runs, and removes what is left of what does not.
+    /// Needs root, and a tokio runtime to follow the containers in.
+    pub async fn open(config: Config) -> Result<Self, RuntimeError> {
+        let inner = blocking(move || Inner::open(config)).await?;
+        let runtime = Self { inner };
+        runtime.adopt().await?;
+        Ok(runtime)
+    }
+
+    /// What could be had here.
+    pub fn abilities(&self) -> Abilities {
+        Abilities {
+            has_layers: matches!(self.inner.defaults.root, Root::Layer { .. }),
+            has_cgroups: self.inner.cgroups.is_some(),
+        }
+    }
+
+    /// Removes what an empty runtime leaves in the kernel. The root directory stays.
+    pub fn close(&self) {
+        if let Some(cgroups) = &self.inner.cgroups {
+            // A pod may still be there, and then it stays.
+            let _ = cgroups.remove_base();
+        }
+    }
+}
+
+impl Inner {
+    fn open(config: Config) -> Result<Arc<Self>, RuntimeError> {
+        let failed = |doing: &'static str| move |error: io::Error| RuntimeError::system(doing, error);
+        let layout = Layout::create(&config.root_dir).map_err(failed("make the root directory"))?;
+        let node = match &config.node_netns {
+            Some(netns) => netns.clone(),
+            None => Netns::current().map_err(network::system)?,
+        };
+        let cgroups = config
+            .use_cgroups
+            .then(|| Cgroups::open(&layout.root().join("cgroup"), layout.tag()).ok())
+            .flatten();
+        let root = config.root.unwrap_or_else(|| {
+            let scratch = layout.root().join("pods");
+            if crate::shim::root::can_layer(&scratch) {
+                Root::Layer { size: LAYER_SIZE }
+            } else {
+                Root::Host
+            }
+        });
+        let pods = layout.pods().map_err(failed("list the pods"))?;
+        let addresses = Addresses::open(layout.addresses(), |pod| pods.binary_search(pod).is_ok())
+            .map_err(failed("read the addresses in use"))?;
+        Ok(Arc::new(Self {
+            defaults: Defaults {
+                root,
+                log_limit: config.log_limit,
+            },
+            config,
+            layout,
+            cgroups,
+            node,
+            addresses: Mutex::new(addresses),
+            table: Table::default(),
+            open: watch::Sender::new(()),
+        }))
+    }
+}
+
+impl Runtime for ProcessRuntime {
+    fn set_pod_ranges(&self, ranges: &[AddressRange]) {
+        self.inner.addresses.lock().set_ranges(ranges);
+    }
+
+    fn open_sandbox(&self, spec: SandboxSpec) -> Pending<'_, Sandbox> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(blocking(move || inner.open_sandbox(spec)))
+    }
+
+    fn update_files(&self, pod: &PodUid, volume: &VolumeName, files: FileSet) -> Pending<'_, ()> {
+        let (inner, pod, volume) = (Arc::clone(&self.inner), pod.clone(), volume.clone());
+        Box::pin(blocking(move || inner.update_files(&pod, &volume, &files)))
+    }
+
+    fn start(&self, spec: ContainerSpec) -> Pending<'_, ContainerState> {
+        Box::pin(self.start_container(spec))
+    }
+
+    fn signal(&self, container: &ContainerId, signal: Signal) -> Pending<'_, ()> {
+        let container = container.clone();
+        Box::pin(async move { self.send_signal(&container, signal).await })
+    }
+
+    fn stop(&self, container: &ContainerId, signal: Signal, grace: Duration) -> Pending<'_, Exit> {
+        let container = container.clone();
+        Box::pin(async move { self.stop_container(&container, signal, grace).await })
+    }
+
+    fn exec(&self, container: &ContainerId, request: ExecRequest) -> Pending<'_, ExecOutcome> {
+        let container = container.clone();
+        Box::pin(async move { self.exec_in(&container, request).await })
+    }
+
+    fn remove_container(&self, container: &ContainerId) -> Pending<'_, ()> {
+        let container = container.clone();
+        Box::pin(async move { self.forget_container(&container).await })
+    }
+
+    fn remove_pod(&self, pod: &PodUid) -> Pending<'_, ()> {
+        let pod = pod.clone();
+        Box::pin(async move { self.destroy_pod(&pod).await })
+    }
+
+    fn list(&self) -> Pending<'_, Vec<PodState>> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(blocking(move || inner.list()))
+    }
+
+    fn subscribe(&self) -> Events {
+        self.inner.table.subscribe()
+    }
+}
+
+/// Runs short system work off the async threads.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, RuntimeError> + Send + 'static,
+) -> Result<T, RuntimeError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(outcome) => outcome,
+        Err(error) => Err(RuntimeError::system(
+            "wait for system work",
+            io::Error::other(error),
+        )),
+    }
+}
