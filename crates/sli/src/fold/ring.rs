@@ -1,0 +1,259 @@
+//! Which changes are on their way, and how far has each come?
+
+use std::collections::VecDeque;
+
+use super::ProgrammerId;
+use super::mark::Resource;
+use crate::moment::Moment;
+
+/// In clusters of at most this size, the commits of every programmer are kept for each change.
+const DETAILED: usize = 64;
+
+/// What kind of change it is, in the words of the SLI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// An endpoint became ready, or a ready one appeared.
+    Ready,
+    /// An endpoint stopped being ready without being deleted.
+    NotReady,
+    /// An endpoint's pod is being deleted.
+    Terminating,
+    /// An endpoint went away.
+    Removed,
+    /// A slice changed in other ways.
+    Endpoints,
+    /// A Service was created.
+    ServiceCreated,
+    /// A Service was changed.
+    ServiceChanged,
+    /// A Service was deleted.
+    ServiceDeleted,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Ready,
+        Self::NotReady,
+        Self::Terminating,
+        Self::Removed,
+        Self::Endpoints,
+        Self::ServiceCreated,
+        Self::ServiceChanged,
+        Self::ServiceDeleted,
+    ];
+
+    /// A word for metrics and JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::NotReady => "not-ready",
+            Self::Terminating => "terminating",
+            Self::Removed => "removed",
+            Self::Endpoints => "endpoints",
+            Self::ServiceCreated => "service-created",
+            Self::ServiceChanged => "service-changed",
+            Self::ServiceDeleted => "service-deleted",
+        }
+    }
+}
+
+/// A change as the collector's own watch told it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewChange {
+    /// The collection.
+    pub resource: Resource,
+    /// The version that the API server gave it.
+    pub revision: u64,
+    /// The Service concerned, as namespace/name.
+    pub service: String,
+    /// What happened.
+    pub kind: Kind,
+    /// The pod that changed first, as namespace/name, if it was a pod.
+    pub pod: Option<String>,
+    /// When the pod or Service changed, as far as somebody wrote it down.
+    pub triggered: Option<Moment>,
+    /// When the pod's change was seen in the API.
+    pub api: Option<Moment>,
+    /// When our watch told us.
+    pub written: Moment,
+}
+
+/// A change and how far it has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// What happened.
+    pub what: NewChange,
+    /// Programmers that have it.
+    pub reached: usize,
+    /// Programmers that there were: now, or when it was everywhere.
+    pub of: usize,
+    /// The latest commit among those that have it.
+    pub latest: Option<Moment>,
+    /// When each programmer had it, in clusters small enough to keep that.
+    pub commits: Vec<(ProgrammerId, Moment)>,
+    /// When half of the programmers had it.
+    pub half: Option<Moment>,
+    /// When 99 % had it.
+    pub most: Option<Moment>,
+    /// When all had it.
+    pub all: Option<Moment>,
+}
+
+impl Change {
+    /// When the change began: its trigger, or else when it was written.
+    pub fn began(&self) -> Moment {
+        self.what
+            .triggered
+            .map_or(self.what.written, |at| at.min(self.what.written))
+    }
+
+    fn stamp(&mut self, live: usize) {
+        if live == 0 || self.all.is_some() {
+            return;
+        }
+        self.of = live;
+        let Some(latest) = self.latest else { return };
+        let reached = |percent: usize| self.reached * 100 >= live * percent;
+        let (half, most, all) = (reached(50), reached(99), self.reached >= live);
+        self.half = self.half.or(half.then_some(latest));
+        self.most = self.most.or(most.then_some(latest));
+        self.all = all.then_some(latest);
+    }
+}
+
+/// The newest changes of one collection, in order of version.
+#[derive(Debug)]
+pub(super) struct Ring {
+    changes: VecDeque<Change>,
+    capacity: usize,
+    /// Everything before this index is everywhere.
+    open_from: usize,
+    pub evicted_open: u64,
+}
+
+impl Ring {
+    pub fn new(capacity: usize) -> Self {
+        Self {
+            changes: VecDeque::new(),
+            capacity: capacity.max(1),
+            open_from: 0,
+            evicted_open: 0,
+        }
+    }
+
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Change> {
+        self.changes.iter()
+    }
+
+    /// The oldest change that is not everywhere and lies above a mark.
+    pub fn oldest_open_above(&self, mark: u64) -> Option<&Change> {
+        let from = self.first_above(mark).max(self.open_from);
+        self.changes.range(from..).find(|change| change.all.is_none())
+    }
+
+    /// Adds a change; false if its version is already known.
+    pub fn push(&mut self, change: NewChange, commits: Vec<(ProgrammerId, Moment)>, live: usize) -> bool {
+        // Watches tell in order; a list after a gap does not.
+        let at = self.first_above(change.revision);
+        if at > 0 && self.changes[at - 1].what.revision == change.revision {
+            return false;
+        }
+        let latest = commits.iter().map(|(_, at)| *at).max();
+        let reached = commits.len();
+        let commits = if live <= DETAILED { commits } else { Vec::new() };
+        let mut change = Change {
+            what: change,
+            reached,
+            of: live,
+            latest,
+            commits,
+            half: None,
+            most: None,
+            all: None,
+        };
+        change.stamp(live);
+        self.changes.insert(at, change);
+        self.open_from = self.open_from.min(at);
+        while self.changes.len() > self.capacity {
+            let oldest = self.changes.pop_front();
+            self.evicted_open += u64::from(oldest.is_some_and(|change| change.all.is_none()));
+            self.open_from = self.open_from.saturating_sub(1);
+        }
+        true
+    }
+
+    /// A programmer's mark rose at this moment: it now has what lies in between. `done` is told what is
+    /// everywhere.
+    pub fn rise(
+        &mut self,
+        (id, at): (ProgrammerId, Moment),
+        (from, to): (u64, u64),
+        live: usize,
+        mut done: impl FnMut(&Change),
+    ) {
+        let first = self.first_above(from).max(self.open_from);
+        for change in self.changes.range_mut(first..) {
+            if change.what.revision > to {
+                break;
+            }
+            if change.all.is_some() {
+                continue;
+            }
+            change.reached += 1;
+            change.latest = change.latest.max(Some(at));
+            if live <= DETAILED {
+                change.commits.push((id, at));
+            }
+            change.stamp(live);
+            if change.all.is_some() {
+                done(change);
+            }
+        }
+        self.skip_closed();
+    }
+
+    /// A programmer's mark fell, or it left: it no longer counts for what lies in between.
+    pub fn fall(&mut self, id: ProgrammerId, from: u64, to: u64) {
+        let first = self.first_above(to).max(self.open_from);
+        for change in self.changes.range_mut(first..) {
+            if change.what.revision > from {
+                break;
+            }
+            if change.all.is_none() {
+                change.reached = change.reached.saturating_sub(1);
+                change.commits.retain(|(other, _)| *other != id);
+            }
+        }
+    }
+
+    /// The number of programmers changed.
+    pub fn restamp(&mut self, live: usize, mut done: impl FnMut(&Change)) {
+        for change in self.changes.range_mut(self.open_from..) {
+            if change.all.is_some() {
+                continue;
+            }
+            change.of = live;
+            change.stamp(live);
+            if change.all.is_some() {
+                done(change);
+            }
+        }
+        self.skip_closed();
+    }
+
+    fn skip_closed(&mut self) {
+        while self
+            .changes
+            .get(self.open_from)
+            .is_some_and(|change| change.all.is_some())
+        {
+            self.open_from += 1;
+        }
+    }
+
+    fn first_above(&self, mark: u64) -> usize {
+        self.changes
+            .partition_point(|change| change.what.revision <= mark)
+    }
+}

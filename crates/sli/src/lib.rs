@@ -1,0 +1,22 @@
+//! How long do changes take to reach every kernel, and who is behind?
+//!
+//! Everything here is a function from values to values; time is an argument.
+//!
+//! - [`pool`], [`source`], [`window`] and [`measure`] make the SLI of the seed out of readings of all
+//!   programmers' counters; [`slo`] judges cluster-days;
+//! - [`fold`] folds the watermarks of all programmers: on how many is each change, who is behind;
+//! - [`endpoints`] and [`gate`] decide when a pod under deletion may be stopped;
+//! - [`skew`] tells how far clocks are apart.
+
+pub mod endpoints;
+pub mod fold;
+pub mod gate;
+pub mod measure;
+mod moment;
+pub mod pool;
+pub mod skew;
+pub mod slo;
+pub mod source;
+pub mod window;
+
+pub use moment::Moment;
