@@ -12,6 +12,7 @@ mod plain_http;
 mod proxy;
 mod serve_http;
 mod status;
+mod sli;
 mod up;
 
 use clap::{Parser, Subcommand};
@@ -60,6 +61,8 @@ enum Command {
     /// Open connections at a fixed rate and count what becomes of them, for demonstrations and tests.
     #[command(hide = true)]
     Load(load::Flags),
+    /// Measure how long changes take to reach every node, and say when a pod may be stopped.
+    Sli(Box<sli::Flags>),
 }
 
 fn main() -> ExitCode {
@@ -93,6 +96,7 @@ fn main() -> ExitCode {
             Command::Explain(flags) => explain::run(*flags).await,
             Command::ServeHttp(flags) => serve_http::run(flags).await,
             Command::Load(flags) => load::run(flags).await,
+            Command::Sli(flags) => sli::run(*flags).await,
         }
         .map(|()| ExitCode::SUCCESS)
     });

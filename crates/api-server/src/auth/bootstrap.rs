@@ -279,7 +279,9 @@ fn sli_rules() -> Vec<Value> {
         rule(&[DISCOVERY], &["endpointslices"], LIST_WATCH),
         rule(&[""], &["nodes/metrics"], &["get"]),
         paths(&["/metrics"], &["get"]),
-        rule(&["", EVENTS], &["events"], &["create"]),
+        // The latency profile and how far it is rolled out.
+        rule(&["config.openshift.io"], &["nodes"], READ),
+        rule(&["", EVENTS], &["events"], &["create", "patch"]),
     ]
 }
 

@@ -1,0 +1,83 @@
+//! `pointsman sli`.
+
+use crate::{duration, stop_signal};
+use anyhow::bail;
+use clap::Args;
+use pointsman_api_client::Source;
+use pointsman_collector::{Config, Listed, start};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where the collector finds its data and who may see it.
+#[derive(Args)]
+pub struct Flags {
+    /// How to reach the API server; without it, the pod's own service account is used.
+    #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Where the page, its data, metrics and the gate are served. Anything but a loopback address needs
+    /// --login-file.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:10270")]
+    pub listen: SocketAddr,
+    /// Where only the shutdown gate is served, without a login, for nodes to ask.
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub gate_listen: Option<SocketAddr>,
+    /// Who may see the page: lines of `token:SECRET` or `user:NAME:SECRET`.
+    #[arg(long, value_name = "FILE")]
+    pub login_file: Option<PathBuf>,
+    /// Where cluster-days are kept; without it they end with the process.
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// A programmer to follow besides those of the Nodes: the URL of its metrics listener. Repeatable.
+    #[arg(long = "programmer", value_name = "NAME=URL")]
+    pub programmers: Vec<Listed>,
+    /// A relay whose /watermarks carries the lines of many programmers. Repeatable.
+    #[arg(long = "relay", value_name = "URL")]
+    pub relays: Vec<String>,
+    /// Whether every Node is asked for its programmer.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    pub discover: bool,
+    /// The port on which programmers of Nodes serve metrics.
+    #[arg(long, value_name = "PORT", default_value_t = 10249)]
+    pub programmer_port: u16,
+    /// How often each programmer's metrics are read.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse)]
+    pub scrape_interval: Duration,
+    /// The longest wait of a shutdown gate, unless whoever asks says otherwise.
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration::parse)]
+    pub gate_bound: Duration,
+    /// The objective: 99 % of changes within this time. Without it, it follows the number of programmers.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub objective: Option<Duration>,
+}
+
+/// Runs the collector until a signal stops it.
+pub async fn run(flags: Flags) -> anyhow::Result<()> {
+    let mut running = start(config(flags)?).await?;
+    tokio::select! {
+        signal = stop_signal() => signal?,
+        () = running.ended() => bail!("a part of the collector ended unexpectedly"),
+    }
+    running.stop().await;
+    Ok(())
+}
+
+fn config(flags: Flags) -> anyhow::Result<Config> {
+    if flags.scrape_interval < Duration::from_millis(100) {
+        bail!("--scrape-interval must be at least 100ms");
+    }
+    Ok(Config {
+        listen: flags.listen,
+        gate_listen: flags.gate_listen,
+        login_file: flags.login_file,
+        data_dir: flags.data_dir,
+        programmers: flags.programmers,
+        relays: flags.relays,
+        discover: flags.discover,
+        programmer_port: flags.programmer_port,
+        scrape_interval: flags.scrape_interval,
+        gate_bound: flags.gate_bound,
+        objective: flags.objective,
+        ..Config::new(Source::from_flag(flags.kubeconfig))
+    })
+}

@@ -1,0 +1,109 @@
+//! Does a gate open when it should, and never later than it may?
+
+use std::time::{Duration, Instant};
+
+use pointsman_api_client::{DeleteOptions, Resource};
+use serde_json::Value;
+
+use crate::harness::SOON;
+use crate::programmer::Programmer;
+use crate::site::Site;
+
+const LIVE: &str = "pointsman_sli_programmers{state=\"live\"}";
+
+#[tokio::test]
+async fn a_gate_opens_when_the_last_programmer_has_the_slice() {
+    let (one, two) = (Programmer::start("n1").await, Programmer::start("n2").await);
+    let site = Site::start(&[&one, &two], |_| {}).await;
+    let (ready, uid) = site.endpoint("a").await;
+    one.commit(ready);
+    two.commit(ready);
+    site.metric_becomes(LIVE, 2.0).await;
+    let lowest = "pointsman_sli_watermark_lowest_resource_version{resource=\"endpointslices\"}";
+    site.metric_becomes(lowest, ready as f64).await;
+
+    let path = format!("/gate/v1/pods/default/a?uid={uid}&bound=30s");
+    let asked = site.json(&path);
+    tokio::pin!(asked);
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut asked).await;
+    assert!(
+        early.is_err(),
+        "the slice does not take it out of use yet: {early:?}"
+    );
+    let version = site.terminate("a", &uid).await;
+    one.commit(version);
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut asked).await;
+    assert!(early.is_err(), "n2 is behind: {early:?}");
+    let committed = Instant::now();
+    two.commit(version);
+    let answer = asked.await;
+    assert!(committed.elapsed() < Duration::from_secs(5));
+    assert_eq!(answer["outcome"], "everywhere");
+    assert!(answer["waitedSeconds"].as_f64().unwrap() > 0.5, "{answer}");
+
+    // The form for hooks that cannot name their pod: the pod has to be under deletion.
+    let pods = site.client.api(Resource::PODS, Some("default"));
+    pods.delete("a", &DeleteOptions::default()).await.unwrap();
+    let path = "/gate/v1/namespaces/default/services/web?node=n1&bound=30s";
+    assert_eq!(site.json(path).await["outcome"], "everywhere");
+    let elsewhere = "/gate/v1/namespaces/default/services/web?node=n9";
+    assert_eq!(site.json(elsewhere).await["outcome"], "no-endpoints");
+    site.metric_becomes(
+        "pointsman_gate_opened_total{form=\"service\",outcome=\"everywhere\"}",
+        1.0,
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_node_that_hangs_holds_a_deletion_up_to_the_bound_and_is_named() {
+    let (one, two) = (Programmer::start("n1").await, Programmer::start("n2").await);
+    let site = Site::start(&[&one, &two], |_| {}).await;
+    let (ready, uid) = site.endpoint("a").await;
+    one.commit(ready);
+    two.commit(ready);
+    site.metric_becomes(LIVE, 2.0).await;
+    two.hang();
+    let version = site.terminate("a", &uid).await;
+    one.commit(version);
+    let asked = Instant::now();
+    let path = format!("/gate/v1/pods/default/a?uid={uid}&bound=1s");
+    let answer = site.json(&path).await;
+    assert!(asked.elapsed() >= Duration::from_secs(1));
+    assert_eq!(answer["outcome"], "bound");
+    assert_eq!(answer["behind"], serde_json::json!(["n2"]));
+    let deadline = Instant::now() + SOON;
+    loop {
+        let path = "/api/v1/namespaces/default/events";
+        let events: Value = site.client.get_path(path).await.unwrap();
+        let mut items = events["items"].as_array().unwrap().iter();
+        if let Some(event) = items.find(|event| event["reason"] == "ShutdownGateTimedOut") {
+            assert_eq!(event["involvedObject"]["name"], "a");
+            assert!(event["message"].as_str().unwrap().contains("n2"), "{event}");
+            break;
+        }
+        assert!(Instant::now() < deadline, "no event: {events}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn pods_without_endpoints_or_programmers_do_not_wait() {
+    let site = Site::start(&[], |_| {}).await;
+    let asked = Instant::now();
+    let answer = site.json("/gate/v1/pods/default/nobody?bound=30s").await;
+    assert_eq!(answer["outcome"], "no-endpoints");
+    let (_, uid) = site.endpoint("a").await;
+    site.terminate("a", &uid).await;
+    let deadline = Instant::now() + SOON;
+    loop {
+        let path = format!("/gate/v1/pods/default/a?uid={uid}&bound=30s");
+        // The watch may still be on its way to the collector.
+        if site.json(&path).await["outcome"] == "no-programmers" {
+            break;
+        }
+        assert!(Instant::now() < deadline);
+    }
+    assert!(asked.elapsed() < Duration::from_secs(20));
+    assert_eq!(site.get("/gate/v1/pods/default").await.0, 400);
+}

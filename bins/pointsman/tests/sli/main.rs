@@ -1,0 +1,19 @@
+//! The collector against a running API server, with programmers that say what the test wants.
+
+#[path = "../api/harness.rs"]
+#[expect(
+    dead_code,
+    reason = "shared with the tests of the API server, which use more of it"
+)]
+mod harness;
+#[path = "../api/wire.rs"]
+#[expect(
+    dead_code,
+    reason = "shared with the tests of the API server, which use more of it"
+)]
+mod wire;
+
+mod gate;
+mod measured;
+mod programmer;
+mod site;

@@ -1,0 +1,32 @@
+//! How do the watermarks and metrics of all programmers come together?
+//!
+//! [`start`] runs a collector: it finds programmers through the API, follows their streams, reads their
+//! metrics, watches Services, slices, pods and nodes, keeps cluster-days, serves the page, and answers
+//! whether a pod under deletion may be stopped. All decisions are in `pointsman-sli`; here are sockets, tasks and clocks.
+
+mod auth;
+mod client;
+pub mod config;
+mod durable;
+pub mod export;
+mod follow;
+mod gates;
+mod http;
+mod line;
+mod metrics;
+mod owner;
+mod page;
+mod run;
+mod scrape;
+mod serve;
+mod view;
+mod wire;
+mod world;
+
+pub use config::{Config, Listed};
+pub use run::{Running, StartError, start};
+
+/// The time, by this machine's clock.
+fn now() -> pointsman_sli::Moment {
+    pointsman_sli::Moment(jiff::Timestamp::now().as_microsecond())
+}

@@ -1,0 +1,303 @@
+//! Who owns the state, and in what order does news reach it?
+
+mod programmers;
+mod tell;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use pointsman_api_client::Event;
+use pointsman_api_client::events::Recorder;
+use pointsman_sli::Moment;
+use pointsman_sli::fold::ProgrammerId;
+use pointsman_sli::measure::Measure;
+use pointsman_sli::slo::Day;
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+use crate::config::Config;
+use crate::durable::{self, Store};
+use crate::follow::{Key, Told};
+use crate::gates::{Gates, Question};
+use crate::metrics::Metrics;
+use crate::now;
+use crate::view;
+use crate::wire;
+use crate::world::World;
+
+pub(crate) use programmers::Followed;
+
+/// How often the state is looked at, whatever happens.
+const TICK: Duration = Duration::from_millis(250);
+/// How often the measurement is written down.
+const SAVE: Duration = Duration::from_secs(10);
+/// News that is taken in at once.
+const BATCH: usize = 4096;
+/// Metrics that are read at the same time.
+const SCRAPES: usize = 64;
+/// How often pages that are open get news.
+const PAGE: Duration = Duration::from_millis(500);
+
+/// What the watches tell.
+#[derive(Debug)]
+pub(crate) enum Input {
+    Slice(Box<Event<wire::Slice>>),
+    Service(Box<Event<wire::Service>>),
+    Pod(Box<Event<wire::Pod>>),
+    Node(Box<Event<wire::Node>>),
+    NodeConfig(Box<Event<wire::NodeConfig>>),
+}
+
+/// What others want of the state.
+#[derive(Debug)]
+pub(crate) enum Request {
+    /// May a pod be stopped?
+    Gate(Question),
+    /// What the page shows.
+    State(oneshot::Sender<String>),
+    /// The SLI for perf-dash.
+    PerfDash(oneshot::Sender<String>),
+}
+
+/// What the owner hears, and whom it tells.
+pub(crate) struct Lines {
+    pub inputs: mpsc::Receiver<Input>,
+    pub told: mpsc::Receiver<Told>,
+    pub requests: mpsc::Receiver<Request>,
+    pub stop: watch::Receiver<bool>,
+}
+
+/// The state and everything around it.
+pub(crate) struct Owner {
+    config: Config,
+    pub world: World,
+    pub gates: Gates,
+    pub measure: Measure,
+    /// Finished days, oldest first.
+    pub days: VecDeque<Day>,
+    /// The SLI of the last hours, in seconds.
+    pub history: VecDeque<(Moment, Option<f64>)>,
+    pub followed: BTreeMap<Key, Followed>,
+    /// Programmers that relays told of.
+    relayed: HashMap<Key, ProgrammerId>,
+    metrics: Metrics,
+    recorder: Recorder,
+    told: mpsc::Sender<Told>,
+    turns: Arc<Semaphore>,
+    store: Option<Store>,
+    page: watch::Sender<Arc<str>>,
+    next_tick: Instant,
+    next_save: Instant,
+    next_page: Instant,
+    next_history: Instant,
+    /// Whether anything happened since pages were told.
+    news: bool,
+}
+
+/// What an owner is made of.
+pub(crate) struct Parts {
+    pub config: Config,
+    pub metrics: Metrics,
+    pub recorder: Recorder,
+    pub told: mpsc::Sender<Told>,
+    pub store: Option<Store>,
+    pub found: durable::Found,
+    pub page: watch::Sender<Arc<str>>,
+}
+
+impl Owner {
+    pub fn new(parts: Parts) -> Self {
+        let Parts {
+            config,
+            metrics,
+            recorder,
+            told,
+            store,
+            found,
+            page,
+        } = parts;
+        metrics.prepare();
+        let at = Instant::now();
+        let measure = match found.measure {
+            Some(measure) => measure.with_objective(config.objective),
+            None => Measure::new(config.objective, now()),
+        };
+        let mut owner = Self {
+            world: World::new(),
+            gates: Gates::default(),
+            measure,
+            days: found.days.into(),
+            history: VecDeque::new(),
+            followed: BTreeMap::new(),
+            relayed: HashMap::new(),
+            metrics,
+            recorder,
+            told,
+            turns: Arc::new(Semaphore::new(SCRAPES)),
+            store,
+            page,
+            next_tick: at + TICK,
+            next_save: at + SAVE,
+            next_page: at,
+            next_history: at,
+            news: true,
+            config,
+        };
+        for listed in owner.config.programmers.clone() {
+            owner.follow(&listed.name, listed.url, true);
+        }
+        owner
+    }
+
+    /// The longest wait of a gate, unless asked for another.
+    pub fn gate_bound(&self) -> Duration {
+        self.config.gate_bound
+    }
+
+    /// Runs until told to stop; then everything is written down.
+    pub async fn run(mut self, mut lines: Lines) {
+        let (mut inbox, mut told) = (Vec::with_capacity(BATCH), Vec::with_capacity(BATCH));
+        loop {
+            let wake = self.wake();
+            tokio::select! {
+                biased;
+                _ = lines.stop.wait_for(|stop| *stop) => break,
+                request = lines.requests.recv() => match request {
+                    Some(request) => self.answer(request),
+                    None => break,
+                },
+                count = lines.inputs.recv_many(&mut inbox, BATCH) => {
+                    if count == 0 {
+                        break;
+                    }
+                    let now = now();
+                    inbox.drain(..).for_each(|input| self.take(input, now));
+                    self.news = true;
+                }
+                _ = lines.told.recv_many(&mut told, BATCH) => {
+                    told.drain(..).for_each(|told| self.hear(told));
+                    self.news = true;
+                }
+                () = tokio::time::sleep_until(wake) => {}
+            }
+            self.open_gates();
+            if Instant::now() >= self.next_tick {
+                self.tick();
+            }
+        }
+        if let Some(store) = self.store.take()
+            && let Err(error) = store.save(&durable::json(&self.measure))
+        {
+            tracing::error!(%error, "the measurement could not be written down");
+        }
+    }
+
+    fn wake(&self) -> Instant {
+        let gate = self.gates.wake(Instant::now());
+        gate.map_or(self.next_tick, |gate| gate.min(self.next_tick))
+    }
+
+    fn answer(&mut self, request: Request) {
+        // Whoever asked may be gone.
+        match request {
+            Request::Gate(question) => {
+                if !self.gates.ask(question, Instant::now()) {
+                    tracing::warn!("too many gates are waiting, one is turned away");
+                }
+            }
+            Request::State(reply) => {
+                let _ = reply.send(view::state(self, now()).to_string());
+            }
+            Request::PerfDash(reply) => {
+                let _ = reply.send(crate::export::perf_dash(&self.measure, now()));
+            }
+        }
+    }
+
+    fn take(&mut self, input: Input, now: Moment) {
+        match input {
+            Input::Slice(event) => self.world.slice(*event, now),
+            Input::Service(event) => self.world.service(*event, now),
+            Input::Pod(event) => self.world.pod(*event, now),
+            Input::NodeConfig(event) => self.world.node_config(*event),
+            Input::Node(event) => {
+                let name = match &*event {
+                    Event::Applied { key, .. } | Event::Deleted { key, .. } => Some(key.name().to_owned()),
+                    _ => None,
+                };
+                self.world.node(*event);
+                if let Some(name) = name.filter(|_| self.config.discover) {
+                    self.discover(&name);
+                }
+            }
+        }
+    }
+
+    fn tick(&mut self) {
+        let (at, wall) = (Instant::now(), now());
+        self.next_tick = at + TICK;
+        self.world.fold.expire(wall);
+        self.take_in_done(wall);
+        if let Some(day) = self.measure.tick(wall) {
+            self.finish_day(day);
+        }
+        if at >= self.next_history {
+            self.next_history = at + Duration::from_secs(15);
+            self.remember(wall);
+        }
+        if at >= self.next_save {
+            self.next_save = at + SAVE;
+            self.save();
+        }
+        if at >= self.next_page && self.page.receiver_count() > 0 && std::mem::take(&mut self.news) {
+            self.next_page = at + PAGE;
+            self.page.send_replace(view::state(self, wall).to_string().into());
+        }
+        self.publish(wall);
+    }
+
+    /// Changes that are everywhere become samples of the exact form.
+    fn take_in_done(&mut self, wall: Moment) {
+        for change in self.world.fold.drain_done() {
+            self.metrics.changes.with(&[change.what.kind.as_str()]).inc();
+            if let Some(at) = change.most {
+                let latency = at.since(change.began());
+                self.metrics
+                    .reached(latency, change.all.map(|at| at.since(change.began())));
+                self.measure.reached_most(latency, wall);
+            }
+        }
+    }
+
+    fn finish_day(&mut self, day: Day) {
+        tracing::info!(
+            date = view::date(day.number),
+            verdict = day.verdict().as_str(),
+            coverage = day.coverage(),
+            "a cluster-day is over"
+        );
+        if let Some(store) = self.store.clone() {
+            let written = day.clone();
+            tokio::task::spawn_blocking(move || {
+                if let Err(error) = store.append(&written) {
+                    tracing::error!(%error, "a cluster-day could not be written down");
+                }
+            });
+        }
+        self.days.push_back(day);
+        while self.days.len() > durable::DAYS {
+            self.days.pop_front();
+        }
+    }
+
+    fn save(&self) {
+        let Some(store) = self.store.clone() else { return };
+        let text = durable::json(&self.measure);
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = store.save(&text) {
+                tracing::error!(%error, "the measurement could not be written down");
+            }
+        });
+    }
+}

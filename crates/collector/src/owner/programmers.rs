@@ -1,0 +1,221 @@
+//! Which programmers are followed, and what do they say?
+
+use pointsman_sli::Moment;
+use pointsman_sli::fold::{ProgrammerId, Report};
+use pointsman_sli::skew::Clock;
+use tokio::task::AbortHandle;
+
+use super::Owner;
+use crate::client::Target;
+use crate::follow::{self, Key, Told};
+use crate::now;
+use crate::scrape;
+
+/// One line in so many tells how long folding took.
+const SAMPLED: u64 = 16;
+
+/// A programmer that is followed.
+#[derive(Debug)]
+pub(crate) struct Followed {
+    pub url: String,
+    /// Named by the user, not found through a Node.
+    pub listed: bool,
+    /// It has metrics but no watermarks.
+    pub plain: bool,
+    /// Why the stream was lost; none while it runs.
+    pub lost: Option<String>,
+    /// Why its metrics could not be read; none if they could.
+    pub unread: Option<String>,
+    pub clock: Clock,
+    id: Option<ProgrammerId>,
+    tasks: Vec<AbortHandle>,
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+    }
+}
+
+impl Owner {
+    /// Follows the programmer of a Node, or stops to if the Node is gone.
+    pub(super) fn discover(&mut self, name: &str) {
+        if self.followed.get(name).is_some_and(|followed| followed.listed) {
+            return;
+        }
+        match self.world.nodes.get(name).map(|node| node.address) {
+            Some(Some(address)) => {
+                let port = self.config.programmer_port;
+                let authority = std::net::SocketAddr::new(address, port);
+                self.follow(name, format!("http://{authority}"), false);
+            }
+            // An address that vanished for a moment is still the best that we know.
+            Some(None) => {}
+            None => self.forget(name),
+        }
+    }
+
+    pub(super) fn follow(&mut self, name: &str, url: String, listed: bool) {
+        if self
+            .followed
+            .get(name)
+            .is_some_and(|followed| followed.url == url)
+        {
+            return;
+        }
+        let target = match Target::parse(&url) {
+            Ok(target) => target,
+            Err(error) => return tracing::warn!(programmer = name, error, "a programmer is left out"),
+        };
+        let (key, at): (Key, Moment) = (name.into(), now());
+        let id = self.world.fold.join(name, at);
+        self.measure.joined(name, at);
+        let stream = tokio::spawn(follow::stream(key.clone(), target.clone(), self.told.clone()));
+        let every = self.config.scrape_interval;
+        let turns = self.turns.clone();
+        let scrape = tokio::spawn(follow::scrape(
+            key.clone(),
+            target,
+            every,
+            turns,
+            self.told.clone(),
+        ));
+        let followed = Followed {
+            url,
+            listed,
+            plain: false,
+            lost: None,
+            unread: None,
+            clock: Clock::default(),
+            id: Some(id),
+            tasks: vec![stream.abort_handle(), scrape.abort_handle()],
+        };
+        self.followed.insert(key, followed);
+    }
+
+    fn forget(&mut self, name: &str) {
+        let Some(followed) = self.followed.remove(name) else {
+            return;
+        };
+        self.measure.left(name, now());
+        if let Some(id) = followed.id {
+            self.world.fold.leave(id);
+        }
+    }
+
+    pub(super) fn hear(&mut self, told: Told) {
+        match told {
+            Told::Lines {
+                who,
+                lines,
+                garbage,
+                at,
+            } => self.hear_lines(&who, &lines, garbage, at),
+            Told::Relayed { lines, garbage, at } => self.hear_relayed(lines, garbage, at),
+            Told::Lost { who, why } => {
+                if let Some(followed) = self.followed.get_mut(&who) {
+                    if followed.lost.is_none() {
+                        tracing::debug!(programmer = &*who, why, "a stream of watermarks is lost");
+                    }
+                    followed.lost = Some(why);
+                }
+            }
+            Told::Plain { who } => {
+                if let Some(followed) = self.followed.get_mut(&who) {
+                    followed.plain = true;
+                    followed.lost = None;
+                    if let Some(id) = followed.id.take() {
+                        self.world.fold.leave(id);
+                    }
+                }
+            }
+            Told::Clock {
+                who,
+                ahead,
+                round_trip,
+            } => self.hear_clock(&who, ahead, round_trip),
+            Told::Metrics { who, text, at } => self.hear_metrics(&who, text, at),
+        }
+    }
+
+    fn hear_lines(&mut self, who: &Key, lines: &[Report], garbage: u64, at: Moment) {
+        self.garbage(garbage);
+        let Some(followed) = self.followed.get_mut(who) else {
+            return;
+        };
+        let id = *followed.id.get_or_insert_with(|| self.world.fold.join(who, at));
+        followed.plain = false;
+        followed.lost = None;
+        for report in lines {
+            self.fold_line(id, *report, at);
+        }
+    }
+
+    fn hear_relayed(&mut self, lines: Vec<(Key, Report)>, garbage: u64, at: Moment) {
+        self.garbage(garbage);
+        for (who, report) in lines {
+            let id = match self.relayed.get(&who) {
+                Some(id) => *id,
+                None => {
+                    let id = self.world.fold.join(&who, at);
+                    self.relayed.insert(who, id);
+                    id
+                }
+            };
+            self.fold_line(id, report, at);
+        }
+    }
+
+    fn fold_line(&mut self, id: ProgrammerId, report: Report, at: Moment) {
+        match self.world.fold.report(id, report, at) {
+            Ok(()) => {
+                self.metrics.lines.inc();
+                if self.metrics.lines.get().is_multiple_of(SAMPLED) {
+                    let ahead = self.world.fold.programmer(id).map_or(0, |it| it.clock_ahead);
+                    let written = Moment(report.time.0.saturating_sub(ahead));
+                    self.metrics.folded(now().since(written));
+                }
+            }
+            Err(fault) => self.metrics.faults.with(&[fault.as_str()]).inc(),
+        }
+    }
+
+    fn hear_clock(&mut self, who: &Key, ahead: i64, round_trip: std::time::Duration) {
+        let Some(followed) = self.followed.get_mut(who) else {
+            return;
+        };
+        followed.clock.measured(now(), ahead, round_trip);
+        let offset = followed.clock.offset().unwrap_or_default();
+        if let Some(id) = followed.id {
+            self.world.fold.set_clock(id, offset.ahead);
+        }
+    }
+
+    fn hear_metrics(&mut self, who: &Key, text: Result<Vec<u8>, String>, at: Moment) {
+        let Some(followed) = self.followed.get_mut(who) else {
+            return;
+        };
+        let reading = text.and_then(|text| scrape::read(&text, at).map_err(|error| error.to_string()));
+        match reading {
+            Ok(reading) => {
+                followed.unread = None;
+                let offset = followed.clock.offset().unwrap_or_default();
+                self.measure.read(who, reading, offset.correction_millis());
+                self.metrics.scrapes.with(&["read"]).inc();
+            }
+            Err(why) => {
+                if followed.unread.as_ref() != Some(&why) {
+                    tracing::debug!(programmer = &**who, why, "metrics could not be read");
+                }
+                followed.unread = Some(why);
+                self.metrics.scrapes.with(&["failed"]).inc();
+            }
+        }
+    }
+
+    fn garbage(&self, count: u64) {
+        if count > 0 {
+            self.metrics.faults.with(&["garbage"]).add(count);
+        }
+    }
+}

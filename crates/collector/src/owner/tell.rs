@@ -1,0 +1,159 @@
+//! What are people and Prometheus told?
+
+use pointsman_api_client::events::{News, Severity, Subject};
+use pointsman_sli::Moment;
+use pointsman_sli::fold::Resource;
+use pointsman_sli::gate::Outcome;
+use pointsman_sli::slo::Verdict;
+use tokio::time::Instant;
+
+use super::Owner;
+use crate::gates::{For, Past};
+use crate::now;
+use crate::view::PATIENCE;
+
+/// Values of the SLI that the page draws.
+const HISTORY: usize = 480;
+
+impl Owner {
+    pub(super) fn open_gates(&mut self) {
+        if self.gates.waiting.is_empty() {
+            return;
+        }
+        for past in self.gates.open(&self.world, Instant::now(), now()) {
+            self.metrics.gate(&past);
+            let waited_seconds = past.opened.waited.as_secs_f64();
+            let outcome = past.opened.outcome.as_str();
+            tracing::debug!(
+                about = past.gate.about(),
+                outcome,
+                waited_seconds,
+                "a gate opened"
+            );
+            self.record(&past);
+        }
+        self.metrics.gates_waiting.set(self.gates.waiting.len() as f64);
+    }
+
+    /// Tells people on the object itself. The node agent tells of its own gates that opened well.
+    fn record(&self, past: &Past) {
+        let opened = &past.opened;
+        let severity = match (opened.outcome, &past.gate) {
+            (Outcome::Bound, _) => Severity::Warning,
+            (Outcome::Everywhere, For::Service { .. }) => Severity::Normal,
+            _ => return,
+        };
+        let (kind, uid) = match &past.gate {
+            For::Pod { pod, uid } => {
+                let known = self.world.uid_of(pod).unwrap_or_default();
+                ("Pod", if uid.is_empty() { known } else { uid })
+            }
+            For::Service { .. } => ("Service", ""),
+        };
+        let about = past.gate.about();
+        let (namespace, name) = about.split_once('/').unwrap_or(("", about));
+        let waited = opened.waited.as_millis();
+        let message = match opened.outcome {
+            Outcome::Bound if opened.unmarked => {
+                format!("stopping after {waited} ms although no slice takes the pod out of use")
+            }
+            Outcome::Bound => format!(
+                "stopping after {waited} ms although these nodes may still send connections: {}",
+                opened.behind.join(", ")
+            ),
+            _ => format!("no node sends new connections any more, after {waited} ms"),
+        };
+        let reason = match severity {
+            Severity::Warning => "ShutdownGateTimedOut",
+            Severity::Normal => "ShutdownGateOpened",
+        };
+        self.recorder.record(News {
+            subject: Subject {
+                api_version: "v1".into(),
+                kind: kind.into(),
+                namespace: namespace.into(),
+                name: name.into(),
+                uid: uid.into(),
+            },
+            severity,
+            reason: reason.into(),
+            message,
+        });
+    }
+
+    pub(super) fn remember(&mut self, wall: Moment) {
+        let p99 = self.measure.pooled(wall).p99;
+        let value = p99.and_then(|p99| p99.high).map(|high| high.as_secs_f64());
+        self.history.push_back((wall, value));
+        while self.history.len() > HISTORY {
+            self.history.pop_front();
+        }
+        self.publish_sli(wall);
+    }
+
+    /// Brings the gauges up to date.
+    pub(super) fn publish(&self, wall: Moment) {
+        let (fold, metrics) = (&self.world.fold, &self.metrics);
+        for resource in Resource::ALL {
+            let name = [resource.as_str()];
+            metrics
+                .lowest
+                .with(&name)
+                .set(fold.lowest(resource).unwrap_or(0) as f64);
+            let most = fold.reached_by(resource, 0.99).unwrap_or(0);
+            metrics.most.with(&name).set(most as f64);
+        }
+        let plain = self.followed.values().filter(|followed| followed.plain).count();
+        let all = fold.programmers().count();
+        let states = [
+            ("live", fold.live()),
+            ("silent", all - fold.live()),
+            ("plain", plain),
+        ];
+        for (state, count) in states {
+            metrics.programmers.with(&[state]).set(count as f64);
+        }
+        metrics.evicted.set(fold.evicted() as f64);
+        metrics.lagging.set(fold.lagging(wall, PATIENCE).len() as f64);
+    }
+
+    fn publish_sli(&self, wall: Moment) {
+        let metrics = &self.metrics;
+        let forms = [
+            ("pooled", self.measure.pooled(wall)),
+            ("exact", self.measure.exact(wall, self.world.fold.live())),
+        ];
+        for (form, sli) in forms {
+            for (quantile, value) in [("0.5", sli.p50), ("0.9", sli.p90), ("0.99", sli.p99)] {
+                let seconds = value.map_or(f64::NAN, |value| {
+                    value.high.map_or(f64::INFINITY, |high| high.as_secs_f64())
+                });
+                metrics.latency.with(&[form, quantile]).set(seconds);
+            }
+            metrics.coverage.with(&[form]).set(sli.coverage);
+            metrics.window_samples.with(&[form]).set(sli.samples as f64);
+        }
+        let day = self.measure.day();
+        let figure = day.figure().and_then(|figure| figure.high);
+        metrics
+            .day_figure
+            .set(figure.map_or(f64::NAN, |figure| figure.as_secs_f64()));
+        metrics.day_coverage.set(day.coverage());
+        metrics.objective.set(day.objective().as_secs_f64());
+        for verdict in [Verdict::Met, Verdict::Missed, Verdict::Quiet, Verdict::Unknown] {
+            let is = f64::from(u8::from(day.verdict() == verdict));
+            metrics.day_verdict.with(&[verdict.as_str()]).set(is);
+        }
+        let offsets = self
+            .followed
+            .values()
+            .filter_map(|followed| followed.clock.offset());
+        let (mut ahead, mut error) = (0.0f64, 0.0f64);
+        for offset in offsets {
+            ahead = ahead.max(offset.ahead.unsigned_abs() as f64 / 1e6);
+            error = error.max(offset.error.as_secs_f64());
+        }
+        metrics.clock_ahead.set(ahead);
+        metrics.clock_error.set(error);
+    }
+}

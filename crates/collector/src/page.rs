@@ -1,0 +1,87 @@
+//! How does a browser get the page, and news?
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream;
+use http::{HeaderValue, Response, StatusCode, header};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Bytes, Frame};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::http::{Body, reply, text};
+use crate::owner::Request;
+
+/// A stream without news says this often that it is still there.
+const STILL_THERE: Duration = Duration::from_secs(15);
+
+/// Files of the page, which is part of the program and loads nothing from elsewhere.
+const ASSETS: [(&str, &str, &[u8]); 1] = [(
+    "/",
+    "text/html; charset=utf-8",
+    include_bytes!("../assets/index.html"),
+)];
+
+/// What the page may do: talk to us, and nothing else.
+const POLICY: &str = "default-src 'none'; connect-src 'self'; img-src 'self' data:; \
+    style-src 'self' 'unsafe-inline'; script-src 'self' 'unsafe-inline'; base-uri 'none'; \
+    form-action 'none'; frame-ancestors 'none'";
+
+/// A file of the page.
+pub(crate) fn asset(path: &str) -> Response<Body> {
+    let path = if path == "/index.html" { "/" } else { path };
+    match ASSETS.iter().find(|(name, ..)| *name == path) {
+        Some((_, content_type, bytes)) => {
+            let mut response = reply(StatusCode::OK, content_type, Bytes::from_static(bytes));
+            let policy = HeaderValue::from_static(POLICY);
+            response
+                .headers_mut()
+                .insert(header::CONTENT_SECURITY_POLICY, policy);
+            response
+        }
+        None => text(StatusCode::NOT_FOUND, "not found"),
+    }
+}
+
+/// Asks the owner for a document; `None` if it is gone.
+pub(crate) async fn ask(
+    requests: &mpsc::Sender<Request>,
+    question: impl FnOnce(oneshot::Sender<String>) -> Request,
+) -> Option<String> {
+    let (reply, answer) = oneshot::channel();
+    requests.send(question(reply)).await.ok()?;
+    answer.await.ok()
+}
+
+/// The state now and whenever it changes, as server-sent events named `state`.
+pub(crate) async fn events(
+    mut page: watch::Receiver<Arc<str>>,
+    requests: mpsc::Sender<Request>,
+) -> Response<Body> {
+    page.mark_unchanged();
+    let first = ask(&requests, Request::State).await.unwrap_or_default();
+    let news = stream::unfold((Some(first), page), |(mut first, mut page)| async move {
+        let text = match first.take() {
+            Some(first) => event(&first),
+            None => match tokio::time::timeout(STILL_THERE, page.changed()).await {
+                Err(_) => ": still there\n\n".to_owned(),
+                Ok(Err(_)) => return None,
+                Ok(Ok(())) => event(&page.borrow_and_update()),
+            },
+        };
+        Some((Ok::<_, Infallible>(Frame::data(Bytes::from(text))), (None, page)))
+    });
+    let mut response = Response::new(StreamBody::new(news).boxed_unsync());
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/event-stream"),
+    );
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+fn event(json: &str) -> String {
+    format!("event: state\ndata: {json}\n\n")
+}

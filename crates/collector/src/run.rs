@@ -1,0 +1,231 @@
+//! How do the parts of a collector start and end?
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use pointsman_api_client::events::Recorder;
+use pointsman_api_client::{Client, ConnectError, Event, Resource, Scope, Watcher, connect};
+use pointsman_telemetry::{BuildInfo, Registry, register_process};
+use serde::de::DeserializeOwned;
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use crate::auth::Login;
+use crate::client::Target;
+use crate::config::Config;
+use crate::durable::{Found, Store};
+use crate::follow;
+use crate::http::serve;
+use crate::metrics::Metrics;
+use crate::owner::{Input, Lines, Owner, Parts};
+use crate::serve::Site;
+use crate::wire;
+
+const INBOX: usize = 4096;
+/// How often a cluster is asked whether it has latency profiles.
+const PROFILE_AGAIN: Duration = Duration::from_secs(30);
+const NODE_CONFIGS: Resource = Resource::new("config.openshift.io", "v1", "nodes");
+
+/// Why a collector does not start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// There is no usable configuration of the connection.
+    #[error("no connection to an API server can be set up")]
+    Connect(#[from] ConnectError),
+    /// An address cannot be listened on.
+    #[error("listening on {address}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The page would be open to everybody.
+    #[error("{0} is not a loopback address: name a file of logins")]
+    NoLogin(SocketAddr),
+    /// The file of logins is of no use.
+    #[error("the file of logins: {0}")]
+    Login(String),
+    /// What was written down before cannot be read, or nothing can be written.
+    #[error("the data directory")]
+    Data(#[source] io::Error),
+    /// A relay has no usable URL.
+    #[error("a relay: {0}")]
+    Relay(String),
+}
+
+/// A collector that runs; dropping it ends it.
+#[derive(Debug)]
+pub struct Running {
+    /// Where people look.
+    pub address: SocketAddr,
+    /// Where nodes ask.
+    pub gate_address: Option<SocketAddr>,
+    stop: watch::Sender<bool>,
+    owner: tokio::task::JoinHandle<()>,
+    tasks: JoinSet<()>,
+}
+
+impl Running {
+    /// Waits for a part to end, which happens only by a fault of ours.
+    pub async fn ended(&mut self) {
+        let ended = tokio::select! {
+            ended = self.tasks.join_next() => ended,
+            ended = &mut self.owner => Some(ended),
+        };
+        if let Some(Err(error)) = ended {
+            tracing::error!(%error, "a part of the collector ended unexpectedly");
+        }
+    }
+
+    /// Ends it, with everything written down.
+    pub async fn stop(mut self) {
+        self.stop.send_replace(true);
+        let _ = self.owner.await;
+        self.tasks.shutdown().await;
+    }
+}
+
+/// Starts a collector; returns once it listens.
+pub async fn start(config: Config) -> Result<Running, StartError> {
+    let login = login(&config)?;
+    let client = connect::connect(&config.source, "pointsman-sli").await?;
+    let registry = Registry::new();
+    register_process(
+        &registry,
+        BuildInfo {
+            version: env!("CARGO_PKG_VERSION"),
+            revision: "",
+            role: "sli",
+        },
+    );
+    let metrics = Metrics::new(&registry);
+    let (store, found) = data(&config)?;
+    let listener = listen(config.listen).await?;
+    let address = listener.local_addr().unwrap_or(config.listen);
+    let gate_listener = match config.gate_listen {
+        Some(address) => Some(listen(address).await?),
+        None => None,
+    };
+    let gate_address = gate_listener.as_ref().and_then(|it| it.local_addr().ok());
+    let mut tasks = JoinSet::new();
+    let (told, hearing) = mpsc::channel(INBOX);
+    for url in &config.relays {
+        let target = Target::parse(url).map_err(StartError::Relay)?;
+        tasks.spawn(follow::relay(target, told.clone()));
+    }
+    let (recorder, writing) = Recorder::new(client.clone(), "pointsman-sli");
+    tasks.spawn(writing);
+    let (inputs, inbox) = mpsc::channel(INBOX);
+    start_watches(&mut tasks, &client, &inputs);
+    let (requests, asked) = mpsc::channel(INBOX);
+    let (page, shown) = watch::channel("{}".into());
+    let site = Site {
+        page: shown,
+        registry,
+        login,
+        requests,
+        gate_bound: config.gate_bound,
+    };
+    let gates = site.clone();
+    tasks.spawn(serve(listener, move |request| site.clone().everything(request)));
+    if let Some(listener) = gate_listener {
+        tasks.spawn(serve(listener, move |request| gates.clone().gate_only(request)));
+    }
+    let owner = Owner::new(Parts {
+        config,
+        metrics,
+        recorder,
+        told,
+        store,
+        found,
+        page,
+    });
+    let (stop, stopping) = watch::channel(false);
+    let lines = Lines {
+        inputs: inbox,
+        told: hearing,
+        requests: asked,
+        stop: stopping,
+    };
+    let owner = tokio::spawn(owner.run(lines));
+    tracing::info!(%address, ?gate_address, "collecting");
+    Ok(Running {
+        address,
+        gate_address,
+        stop,
+        owner,
+        tasks,
+    })
+}
+
+fn data(config: &Config) -> Result<(Option<Store>, Found), StartError> {
+    let Some(directory) = &config.data_dir else {
+        return Ok((None, Found::default()));
+    };
+    let store = Store::open(directory).map_err(StartError::Data)?;
+    let found = store.load().map_err(StartError::Data)?;
+    if found.damaged > 0 {
+        tracing::warn!(
+            damaged = found.damaged,
+            "parts of what was written down are damaged and left out"
+        );
+    }
+    Ok((Some(store), found))
+}
+
+fn login(config: &Config) -> Result<Login, StartError> {
+    match &config.login_file {
+        Some(path) => Login::read(path).map_err(StartError::Login),
+        None if config.listen.ip().is_loopback() => Ok(Login::Open),
+        None => Err(StartError::NoLogin(config.listen)),
+    }
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| StartError::Listen { address, source })
+}
+
+/// Watches what programmers watch, and what explains it.
+fn start_watches(tasks: &mut JoinSet<()>, client: &Client, sender: &mpsc::Sender<Input>) {
+    let slices = Scope::all(Resource::ENDPOINT_SLICES).labels("!service.kubernetes.io/headless");
+    follow_all::<wire::Slice>(tasks, client, slices, sender, Input::Slice);
+    follow_all::<wire::Service>(
+        tasks,
+        client,
+        Scope::all(Resource::SERVICES),
+        sender,
+        Input::Service,
+    );
+    follow_all::<wire::Pod>(tasks, client, Scope::all(Resource::PODS), sender, Input::Pod);
+    follow_all::<wire::Node>(tasks, client, Scope::all(Resource::NODES), sender, Input::Node);
+    tasks.spawn(follow_profile(client.clone(), sender.clone()));
+}
+
+fn follow_all<T: DeserializeOwned + Send + 'static>(
+    tasks: &mut JoinSet<()>,
+    client: &Client,
+    scope: Scope,
+    sender: &mpsc::Sender<Input>,
+    input: fn(Box<Event<T>>) -> Input,
+) {
+    let watcher = Watcher::<T>::new(client.clone(), scope);
+    tasks.spawn(watcher.forward(sender.clone(), move |event| Some(input(Box::new(event)))));
+}
+
+/// Most clusters have no such kind; those that have are watched once they show it.
+async fn follow_profile(client: Client, sender: mpsc::Sender<Input>) {
+    let path = format!("{}?limit=1", NODE_CONFIGS.path(None));
+    while client.get_path::<serde::de::IgnoredAny>(&path).await.is_err() {
+        tokio::time::sleep(PROFILE_AGAIN).await;
+    }
+    let watcher = Watcher::<wire::NodeConfig>::new(client, Scope::all(NODE_CONFIGS));
+    let input = |event| Some(Input::NodeConfig(Box::new(event)));
+    watcher.forward(sender, input).await;
+}

@@ -1,0 +1,385 @@
+//! What does the page show?
+//!
+//! One JSON document, made anew from the state whenever somebody looks. Lists are bounded, so its size
+//! does not follow the size of the cluster. `docs/sli.md` describes it for whoever reads it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use pointsman_sli::Moment;
+use pointsman_sli::endpoints::Requirement;
+use pointsman_sli::fold::{Change, Fold, Lag, Resource, Stage};
+use pointsman_sli::measure::Sli;
+use pointsman_sli::pool::Estimate;
+use pointsman_sli::skew::Offset;
+use pointsman_sli::slo::{Day, judge};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::gates;
+use crate::owner::Owner;
+
+const CHANGES: usize = 60;
+const LAGGING: usize = 50;
+const PROGRAMMERS: usize = 200;
+const SERVICES: usize = 300;
+const DAYS: usize = 30;
+const NAMED: usize = 10;
+/// A change that is not everywhere for longer makes its programmers lag.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(250);
+
+/// The whole document.
+pub(crate) fn state(owner: &Owner, now: Moment) -> Value {
+    let world = &owner.world;
+    let lags = world.fold.lagging(now, PATIENCE);
+    json!({
+        "time": time(now),
+        "summary": summary(owner, &lags, now),
+        "sli": sli(owner, now),
+        "programmers": programmers(owner, now),
+        "watermarks": watermarks(&world.fold),
+        "lagging": lags.iter().take(LAGGING).map(|lag| lagging(owner, lag, now)).collect::<Vec<_>>(),
+        "changes": changes(&world.fold),
+        "services": services(owner),
+        "profile": profile(owner),
+        "gates": gates_view(owner, now),
+    })
+}
+
+/// One sentence: what is not everywhere yet, and why.
+fn summary(owner: &Owner, lags: &[Lag<'_>], now: Moment) -> Value {
+    let fold = &owner.world.fold;
+    let waiting = owner.gates.waiting.len();
+    let (level, text) = if !owner.world.knows_enough() {
+        ("unknown", "the API server has not been reached yet".to_owned())
+    } else if fold.live() == 0 {
+        ("unknown", "no programmer tells its watermark".to_owned())
+    } else if let Some(worst) = lags.first() {
+        let others = match lags.len() - 1 {
+            0 => String::new(),
+            1 => " and one more node".to_owned(),
+            more => format!(" and {more} more nodes"),
+        };
+        (
+            "behind",
+            format!("{}{others}: {}", worst.name, reason(worst, now)),
+        )
+    } else if waiting > 0 {
+        ("busy", format!("{waiting} pods wait to be stopped"))
+    } else {
+        (
+            "ok",
+            format!("everything is in the kernels of all {} nodes", fold.live()),
+        )
+    };
+    json!({ "level": level, "text": text })
+}
+
+fn reason(lag: &Lag<'_>, now: Moment) -> String {
+    let silent = now.since(lag.last_seen).as_secs();
+    let what = lag.missing.map_or_else(String::new, |change| {
+        let waits = now.since(change.what.written).as_secs_f64();
+        format!(
+            "{} of {} for {waits:.1} s",
+            change.what.kind.as_str(),
+            change.what.service
+        )
+    });
+    match lag.stage {
+        Stage::Silent => format!("nothing was heard for {silent} s"),
+        Stage::Watch => format!("its watch has not told it of {what}"),
+        Stage::Plan => format!("it has not begun to write {what}"),
+        Stage::Kernel => format!("its kernel has not taken {what}"),
+    }
+}
+
+fn sli(owner: &Owner, now: Moment) -> Value {
+    let measure = &owner.measure;
+    let day = measure.day();
+    let pooled = measure.pooled(now);
+    let exact = measure.exact(now, owner.world.fold.live());
+    let verdict = judge(pooled.p99, pooled.coverage, day.objective());
+    json!({
+        "objectiveSeconds": day.objective().as_secs_f64(),
+        "verdict": verdict.as_str(),
+        "pooled": sli_view(&pooled),
+        "exact": sli_view(&exact),
+        "day": day_view(day),
+        "days": owner.days.iter().rev().take(DAYS).map(day_view).collect::<Vec<_>>(),
+        "history": owner.history.iter().map(|(at, p99)| json!([time(*at), p99])).collect::<Vec<_>>(),
+    })
+}
+
+fn sli_view(sli: &Sli) -> Value {
+    json!({
+        "samples": sli.samples,
+        "p50": estimate(sli.p50),
+        "p90": estimate(sli.p90),
+        "p99": estimate(sli.p99),
+        "coverage": rounded(sli.coverage),
+    })
+}
+
+fn day_view(day: &Day) -> Value {
+    json!({
+        "date": date(day.number),
+        "verdict": day.verdict().as_str(),
+        "objectiveSeconds": day.objective().as_secs_f64(),
+        "figure": estimate(day.figure()),
+        "pooledP99": estimate(day.samples.quantile(0.99)),
+        "exactP99": estimate(day.exact.quantile(0.99)),
+        "samples": day.samples.count(),
+        "changes": day.exact.count(),
+        "coverage": rounded(day.coverage()),
+        "minutes": { "evaluated": day.values.count(), "quiet": day.quiet_minutes },
+        "unplacedSamples": day.unplaced,
+        "programmers": day.programmers,
+    })
+}
+
+/// `lowSeconds` and `highSeconds` enclose the value; a high of null is above every bucket.
+pub(crate) fn estimate(estimate: Option<Estimate>) -> Value {
+    let Some(estimate) = estimate else {
+        return Value::Null;
+    };
+    json!({
+        "lowSeconds": estimate.low.as_secs_f64(),
+        "highSeconds": estimate.high.map(|high| high.as_secs_f64()),
+        "errorSeconds": estimate.error().map(|error| error.as_secs_f64()),
+    })
+}
+
+fn programmers(owner: &Owner, now: Moment) -> Value {
+    let fold = &owner.world.fold;
+    let plain = owner.followed.iter().filter(|(_, followed)| followed.plain);
+    let plain_names: Vec<&str> = plain.map(|(name, _)| &**name).collect();
+    let mut list: Vec<Value> = fold
+        .programmers()
+        .map(|programmer| {
+            let followed = owner.followed.get(&*programmer.name);
+            let offset = followed.and_then(|followed| followed.clock.offset());
+            let Offset { ahead, error } = offset.unwrap_or_default();
+            json!({
+                "name": programmer.name,
+                "state": if programmer.live { "live" } else { "silent" },
+                "problem": followed.and_then(|followed| followed.lost.as_deref()),
+                "watermark": { "services": programmer.report.committed.services,
+                    "endpointSlices": programmer.report.committed.slices },
+                "lastSeenSeconds": rounded(now.since(programmer.last_seen).as_secs_f64()),
+                "clockAheadSeconds": offset.map(|_| ahead as f64 / 1e6),
+                "clockErrorSeconds": offset.map(|_| error.as_secs_f64()),
+                "faults": programmer.faults,
+                "lastFault": programmer.last_fault.map(|fault| fault.as_str()),
+            })
+        })
+        .collect();
+    list.sort_by(|left, right| {
+        (left["state"].as_str(), left["name"].as_str())
+            .cmp(&(right["state"].as_str(), right["name"].as_str()))
+            .reverse()
+    });
+    let all = list.len();
+    list.truncate(PROGRAMMERS);
+    list.reverse();
+    json!({
+        "live": fold.live(),
+        "silent": all - fold.live(),
+        "plain": plain_names.len(),
+        "plainNames": plain_names.iter().take(NAMED).collect::<Vec<_>>(),
+        "list": list,
+    })
+}
+
+fn watermarks(fold: &Fold) -> Value {
+    let of = |resource| {
+        json!({
+            "lowest": fold.lowest(resource),
+            "p1": fold.reached_by(resource, 0.99),
+            "newestChange": fold.changes(resource).next_back().map(|change| change.what.revision),
+        })
+    };
+    json!({ "services": of(Resource::Services), "endpointSlices": of(Resource::Slices) })
+}
+
+fn lagging(owner: &Owner, lag: &Lag<'_>, now: Moment) -> Value {
+    let problem = owner
+        .followed
+        .get(lag.name)
+        .and_then(|followed| followed.lost.as_deref());
+    json!({
+        "name": lag.name,
+        "stage": lag.stage.as_str(),
+        "reason": reason(lag, now),
+        "problem": problem,
+        "sinceSeconds": lag.missing.map(|change| rounded(now.since(change.what.written).as_secs_f64())),
+        "change": lag.missing.map(|change| json!({
+            "service": change.what.service,
+            "kind": change.what.kind.as_str(),
+            "revision": change.what.revision,
+        })),
+    })
+}
+
+/// The newest changes of both collections, newest first.
+fn changes(fold: &Fold) -> Vec<Value> {
+    let newest = |resource| fold.changes(resource).rev().take(CHANGES);
+    let mut all: Vec<&Change> = newest(Resource::Services)
+        .chain(newest(Resource::Slices))
+        .collect();
+    all.sort_by_key(|change| std::cmp::Reverse(change.what.written));
+    all.truncate(CHANGES);
+    all.into_iter().map(|change| change_view(fold, change)).collect()
+}
+
+fn change_view(fold: &Fold, change: &Change) -> Value {
+    let what = &change.what;
+    let behind = match change.all {
+        None => fold.behind(what.resource, what.revision, NAMED),
+        Some(_) => Vec::new(),
+    };
+    let began = change.began();
+    let took = |at: Option<Moment>| at.map(|at| at.since(began).as_secs_f64());
+    let nodes = change.commits.iter().filter_map(|(id, at)| {
+        let name = &fold.programmer(*id)?.name;
+        Some(json!({ "name": name, "at": time(*at), "afterSeconds": at.since(began).as_secs_f64() }))
+    });
+    json!({
+        "id": format!("{}/{}", what.resource.as_str(), what.revision),
+        "service": what.service,
+        "kind": what.kind.as_str(),
+        "pod": what.pod,
+        "revision": what.revision,
+        "triggered": what.triggered.map(time),
+        "api": what.api.map(time),
+        "written": time(what.written),
+        "writtenAfterSeconds": what.written.since(began).as_secs_f64(),
+        "apiAfterSeconds": what.api.map(|at| at.since(began).as_secs_f64()),
+        "halfAfterSeconds": took(change.half),
+        "mostAfterSeconds": took(change.most),
+        "allAfterSeconds": took(change.all),
+        "reached": change.reached,
+        "of": change.of,
+        "behind": behind,
+        "nodes": nodes.collect::<Vec<_>>(),
+    })
+}
+
+fn services(owner: &Owner) -> Value {
+    let world = &owner.world;
+    let open: BTreeSet<&str> = Resource::ALL
+        .iter()
+        .flat_map(|resource| world.fold.changes(*resource))
+        .filter(|change| change.all.is_none())
+        .map(|change| change.what.service.as_str())
+        .collect();
+    // Those that are not everywhere come first, whatever their number.
+    let first = world
+        .services
+        .iter()
+        .filter(|(name, _)| open.contains(name.as_str()));
+    let rest = world
+        .services
+        .iter()
+        .filter(|(name, _)| !open.contains(name.as_str()));
+    let shown = first.chain(rest).take(SERVICES).map(|(name, info)| {
+        let (mut ready, mut serving, mut terminating, mut unready) = (0, 0, 0, 0);
+        for endpoint in world.endpoints.endpoints_of(name) {
+            match (endpoint.ready, endpoint.terminating, endpoint.serving) {
+                (_, true, true) => serving += 1,
+                (_, true, false) => terminating += 1,
+                (true, false, _) => ready += 1,
+                (false, false, _) => unready += 1,
+            }
+        }
+        json!({
+            "name": name,
+            "type": info.kind,
+            "clusterIP": info.cluster_ip,
+            "ready": ready,
+            "notReady": unready,
+            "servingTerminating": serving,
+            "terminating": terminating,
+            "everywhere": !open.contains(name.as_str()),
+        })
+    });
+    json!({ "total": world.services.len(), "list": shown.collect::<Vec<_>>() })
+}
+
+fn profile(owner: &Owner) -> Value {
+    let Some(profile) = &owner.world.profile else {
+        return Value::Null;
+    };
+    let conditions = profile.conditions.iter().map(|[kind, status, reason, message]| {
+        json!({ "type": kind, "status": status, "reason": reason, "message": message })
+    });
+    json!({ "name": profile.profile, "conditions": conditions.collect::<Vec<_>>() })
+}
+
+fn gates_view(owner: &Owner, now: Moment) -> Value {
+    let world = &owner.world;
+    let waiting = owner.gates.waiting.iter().take(LAGGING).map(|waiting| {
+        let waited = Instant::now().saturating_duration_since(waiting.asked);
+        let (requirement, _) = gates::requirement(&waiting.gate, world, waited, now);
+        let behind = match requirement {
+            Requirement::Revision(revision) => world.fold.behind(Resource::Slices, revision, NAMED),
+            _ => Vec::new(),
+        };
+        let reason = match requirement {
+            Requirement::Nothing => "looking for endpoints",
+            Requirement::Unmarked => "no slice takes it out of use yet",
+            Requirement::Revision(_) => "not in every kernel yet",
+        };
+        json!({
+            "form": waiting.gate.form(),
+            "about": waiting.gate.about(),
+            "waitedSeconds": rounded(waited.as_secs_f64()),
+            "boundSeconds": waiting.bound.as_secs_f64(),
+            "reason": reason,
+            "behind": behind,
+        })
+    });
+    let recent = owner.gates.recent.iter().rev().map(|past| {
+        json!({
+            "form": past.gate.form(),
+            "about": past.gate.about(),
+            "outcome": past.opened.outcome.as_str(),
+            "waitedSeconds": past.opened.waited.as_secs_f64(),
+            "behind": past.opened.behind,
+            "at": time(past.at),
+        })
+    });
+    json!({
+        "boundSeconds": owner.gate_bound().as_secs_f64(),
+        "waitingTotal": owner.gates.waiting.len(),
+        "waiting": waiting.collect::<Vec<_>>(),
+        "recent": recent.collect::<Vec<_>>(),
+    })
+}
+
+/// RFC 3339 with microseconds.
+pub(crate) fn time(at: Moment) -> String {
+    Timestamp::from_microsecond(at.0).map_or_else(|_| String::new(), |time| format!("{time:.6}"))
+}
+
+/// The date of a day counted from 1970.
+pub(crate) fn date(number: i64) -> String {
+    let start = Timestamp::from_second(number.saturating_mul(86_400));
+    start.map_or_else(|_| number.to_string(), |start| start.to_string()[..10].to_owned())
+}
+
+fn rounded(value: f64) -> f64 {
+    (value * 1e4).round() / 1e4
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_dates_are_those_of_utc() {
+        assert_eq!(time(Moment(1_500_000)), "1970-01-01T00:00:01.500000Z");
+        assert_eq!(date(20_772), "2026-11-15");
+        assert_eq!(estimate(None), Value::Null);
+    }
+}

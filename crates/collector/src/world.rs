@@ -1,0 +1,327 @@
+//! What does the collector know, and what does each piece of news change?
+//!
+//! No IO happens here: news comes in with its time, and what others want to see is read from the fields.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use pointsman_api_client::{Event, ObjectKey};
+use pointsman_sli::Moment;
+use pointsman_sli::endpoints::{EndpointFacts, Endpoints, Requirement};
+use pointsman_sli::fold::{Fold, Kind, Limits, NewChange, Resource};
+
+use crate::wire::{self, NodeInfo, PodInfo, ProfileInfo, ServiceInfo};
+
+/// A pod that became ready this recently may have endpoints that we have not heard of.
+const FRESH: Duration = Duration::from_secs(2);
+
+/// Everything that was told.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub fold: Fold,
+    pub endpoints: Endpoints,
+    pub services: BTreeMap<String, ServiceInfo>,
+    pub nodes: BTreeMap<String, NodeInfo>,
+    pub profile: Option<ProfileInfo>,
+    pods: HashMap<Box<str>, PodEntry>,
+    /// Version and trigger time of each slice as last seen.
+    slices: HashMap<ObjectKey, (u64, Option<Moment>)>,
+    pub slices_listed: bool,
+    services_listed: bool,
+    nodes_listed: bool,
+}
+
+#[derive(Debug)]
+struct PodEntry {
+    info: PodInfo,
+    /// When what counts about it was last seen to change.
+    seen: Moment,
+}
+
+impl World {
+    pub fn new() -> Self {
+        Self {
+            fold: Fold::new(Limits::default()),
+            endpoints: Endpoints::default(),
+            services: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            profile: None,
+            pods: HashMap::new(),
+            slices: HashMap::new(),
+            slices_listed: false,
+            services_listed: false,
+            nodes_listed: false,
+        }
+    }
+
+    /// Folds news of slices.
+    pub fn slice(&mut self, event: Event<wire::Slice>, now: Moment) {
+        match event {
+            Event::Init => {}
+            Event::Applied {
+                key,
+                object,
+                resource_version,
+            } => {
+                let revision = number(&resource_version);
+                self.slice_applied(key, object, revision, now);
+            }
+            Event::Deleted {
+                key,
+                resource_version,
+            } => {
+                let revision = resource_version.as_deref().map_or(0, number);
+                self.slice_deleted(&key, revision, now);
+            }
+            Event::Synced(version) => {
+                self.fold.observe(number(&version));
+                self.slices_listed = true;
+            }
+        }
+    }
+
+    fn slice_applied(&mut self, key: ObjectKey, object: wire::Slice, revision: u64, now: Moment) {
+        let trigger = object.trigger();
+        let known = self.slices.insert(key.clone(), (revision, trigger));
+        let name = key.to_string();
+        let Some(facts) = object.facts(revision) else {
+            self.endpoints.remove(&name, revision, now);
+            return;
+        };
+        // What a first list shows is no change, and a list after a gap repeats what is known.
+        let changed = self.slices_listed && known.is_none_or(|(known, _)| known < revision);
+        if changed {
+            let (kind, pod) = {
+                let before: Vec<&EndpointFacts> = self.endpoints.slice(&name).collect();
+                compare(&before, &facts.endpoints)
+            };
+            let fresh = trigger.filter(|at| known.is_none_or(|(_, before)| before != Some(*at)));
+            let service = facts.service.to_string();
+            self.slice_changed(revision, service, kind, pod, fresh, now);
+        }
+        self.endpoints.apply(&name, facts, now);
+    }
+
+    fn slice_deleted(&mut self, key: &ObjectKey, revision: u64, now: Moment) {
+        self.slices.remove(key);
+        let name = key.to_string();
+        let service = self.endpoints.service_of(&name).map(str::to_owned);
+        if let Some(service) = service.filter(|_| revision > 0 && self.slices_listed) {
+            self.slice_changed(revision, service, Kind::Removed, None, None, now);
+        }
+        self.endpoints.remove(&name, revision, now);
+    }
+
+    fn slice_changed(
+        &mut self,
+        revision: u64,
+        service: String,
+        kind: Kind,
+        pod: Option<Arc<str>>,
+        triggered: Option<Moment>,
+        now: Moment,
+    ) {
+        let api = pod
+            .as_ref()
+            .and_then(|pod| self.pods.get(&**pod))
+            .map(|entry| entry.seen);
+        // A pod that changed before the trigger is not what caused it.
+        let api = api.filter(|at| triggered.is_none_or(|trigger| *at >= trigger));
+        self.fold.change(NewChange {
+            resource: Resource::Slices,
+            revision,
+            service,
+            kind,
+            pod: pod.map(|pod| pod.to_string()),
+            triggered,
+            api,
+            written: now,
+        });
+    }
+
+    /// Folds news of Services.
+    pub fn service(&mut self, event: Event<wire::Service>, now: Moment) {
+        match event {
+            Event::Init => {}
+            Event::Applied {
+                key,
+                object,
+                resource_version,
+            } => {
+                let info = object.info();
+                let known = self.services.insert(key.to_string(), info.clone());
+                let kind = match &known {
+                    None => Kind::ServiceCreated,
+                    Some(known) if known.spec_hash != info.spec_hash => Kind::ServiceChanged,
+                    Some(_) => return self.fold.observe(number(&resource_version)),
+                };
+                if self.services_listed && info.programmed {
+                    self.service_changed(&key, number(&resource_version), kind, info.created, now);
+                }
+            }
+            Event::Deleted {
+                key,
+                resource_version,
+            } => {
+                let known = self.services.remove(&key.to_string());
+                let revision = resource_version.as_deref().map_or(0, number);
+                if revision > 0 && known.is_some_and(|info| info.programmed) {
+                    self.service_changed(&key, revision, Kind::ServiceDeleted, None, now);
+                }
+            }
+            Event::Synced(version) => {
+                self.fold.observe(number(&version));
+                self.services_listed = true;
+            }
+        }
+    }
+
+    fn service_changed(
+        &mut self,
+        key: &ObjectKey,
+        revision: u64,
+        kind: Kind,
+        created: Option<Moment>,
+        now: Moment,
+    ) {
+        // Creation times are whole seconds: the moment we heard is nearer to the truth.
+        let triggered =
+            created.filter(|at| kind == Kind::ServiceCreated && now.since(*at) > Duration::from_secs(1));
+        self.fold.change(NewChange {
+            resource: Resource::Services,
+            revision,
+            service: key.to_string(),
+            kind,
+            pod: None,
+            triggered,
+            api: None,
+            written: now,
+        });
+    }
+
+    /// Folds news of pods.
+    pub fn pod(&mut self, event: Event<wire::Pod>, now: Moment) {
+        match event {
+            Event::Init => {}
+            Event::Applied {
+                key,
+                object,
+                resource_version,
+            } => {
+                self.fold.observe(number(&resource_version));
+                let info = object.info();
+                match self.pods.get_mut(&*key.to_string()) {
+                    Some(entry) if entry.info == info => {}
+                    Some(entry) => *entry = PodEntry { info, seen: now },
+                    None => {
+                        let entry = PodEntry { info, seen: now };
+                        self.pods.insert(key.to_string().into(), entry);
+                    }
+                }
+            }
+            Event::Deleted { key, .. } => {
+                self.pods.remove(&*key.to_string());
+            }
+            Event::Synced(version) => self.fold.observe(number(&version)),
+        }
+    }
+
+    /// Folds news of Nodes.
+    pub fn node(&mut self, event: Event<wire::Node>) {
+        match event {
+            Event::Init => {}
+            Event::Applied { key, object, .. } => {
+                self.nodes.insert(key.name().to_owned(), object.info());
+            }
+            Event::Deleted { key, .. } => {
+                self.nodes.remove(key.name());
+            }
+            Event::Synced(version) => {
+                self.fold.observe(number(&version));
+                self.nodes_listed = true;
+            }
+        }
+    }
+
+    /// Folds news of the cluster's Node configuration.
+    pub fn node_config(&mut self, event: Event<wire::NodeConfig>) {
+        match event {
+            Event::Applied { object, .. } => self.profile = object.info().or(self.profile.take()),
+            Event::Deleted { key, .. } if key.name() == "cluster" => self.profile = None,
+            _ => {}
+        }
+    }
+
+    /// What must be everywhere before this pod may be stopped, and whether it may have endpoints that
+    /// we have not heard of.
+    pub fn of_pod(&self, pod: &str, uid: &str, now: Moment) -> (Requirement, bool) {
+        if !self.knows_enough() {
+            return (Requirement::Unmarked, true);
+        }
+        let requirement = self.endpoints.of_pod(pod, uid);
+        let fresh = self.pods.get(pod).is_some_and(|entry| {
+            entry.info.ready && entry.info.changed.is_some_and(|at| now.since(at) < FRESH)
+        });
+        (requirement, fresh && requirement == Requirement::Nothing)
+    }
+
+    /// The same for all pods of a Service on a node that are being deleted.
+    pub fn of_service(&self, service: &str, node: Option<&str>) -> Requirement {
+        if !self.knows_enough() {
+            return Requirement::Unmarked;
+        }
+        let deleting = |pod: &str, uid: &str| match self.pods.get(pod) {
+            Some(entry) => entry.info.deleting || *entry.info.uid != *uid,
+            None => true,
+        };
+        let pods = self.endpoints.of_service(service, node);
+        let pods = pods.into_iter().filter(|(pod, uid, _)| deleting(pod, uid));
+        pods.map(|(_, _, requirement)| requirement)
+            .max()
+            .unwrap_or(Requirement::Nothing)
+    }
+
+    /// Whether all endpoints and all nodes have been told once.
+    pub fn knows_enough(&self) -> bool {
+        self.slices_listed && self.nodes_listed
+    }
+
+    /// The uid of a pod, if it is known.
+    pub fn uid_of(&self, pod: &str) -> Option<&str> {
+        self.pods.get(pod).map(|entry| &*entry.info.uid)
+    }
+}
+
+/// What happened to a slice, in one word, and to which pod first.
+fn compare(before: &[&EndpointFacts], after: &[EndpointFacts]) -> (Kind, Option<Arc<str>>) {
+    let old: HashMap<(&str, &str), &EndpointFacts> =
+        before.iter().map(|it| ((&*it.pod, &*it.uid), *it)).collect();
+    let find = |what: &dyn Fn(Option<&&EndpointFacts>, &EndpointFacts) -> bool| {
+        let hit = after.iter().find(|it| what(old.get(&(&*it.pod, &*it.uid)), it));
+        hit.map(|it| it.pod.clone())
+    };
+    let terminating = find(&|old, new| new.terminating && old.is_none_or(|old| !old.terminating));
+    let unready = find(&|old, new| !new.ready && old.is_some_and(|old| old.ready));
+    let ready = find(&|old, new| new.ready && old.is_none_or(|old| !old.ready));
+    let gone = before.iter().find(|old| {
+        let same = |new: &EndpointFacts| new.pod == old.pod && new.uid == old.uid;
+        !after.iter().any(same)
+    });
+    let gone = gone.map(|old| old.pod.clone());
+    let kinds = [
+        (Kind::Terminating, terminating),
+        (Kind::Removed, gone),
+        (Kind::NotReady, unready),
+        (Kind::Ready, ready),
+    ];
+    let first = kinds.into_iter().find(|(_, pod)| pod.is_some());
+    first.unwrap_or((Kind::Endpoints, None))
+}
+
+fn number(version: &str) -> u64 {
+    version.parse().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests;

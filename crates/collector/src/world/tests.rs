@@ -1,0 +1,162 @@
+use super::*;
+use pointsman_sli::fold::{Marks, Report};
+use serde_json::json;
+
+fn slice(revision: u64, conditions: serde_json::Value) -> Event<wire::Slice> {
+    let object = json!({
+        "metadata": { "namespace": "default", "name": "web-1",
+            "labels": { "kubernetes.io/service-name": "web" },
+            "annotations": { "endpoints.kubernetes.io/last-change-trigger-time": format!("1970-01-01T00:00:{revision:02}Z") } },
+        "endpoints": [{ "conditions": conditions, "nodeName": "n1",
+            "targetRef": { "kind": "Pod", "namespace": "default", "name": "a", "uid": "u" } }],
+    });
+    Event::Applied {
+        key: ObjectKey::new("default", "web-1"),
+        object: serde_json::from_value(object).unwrap(),
+        resource_version: revision.to_string().into(),
+    }
+}
+
+fn pod(deleting: bool, now: i64) -> (Event<wire::Pod>, Moment) {
+    let mut object = json!({
+        "metadata": { "namespace": "default", "name": "a", "uid": "u" },
+        "spec": { "nodeName": "n1" },
+        "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
+    });
+    if deleting {
+        object["metadata"]["deletionTimestamp"] = "1970-01-01T00:00:30Z".into();
+    }
+    let event = Event::Applied {
+        key: ObjectKey::new("default", "a"),
+        object: serde_json::from_value(object).unwrap(),
+        resource_version: "3".into(),
+    };
+    (event, Moment(now))
+}
+
+fn ready() -> serde_json::Value {
+    json!({ "ready": true, "serving": true, "terminating": false })
+}
+
+fn terminating() -> serde_json::Value {
+    json!({ "ready": false, "serving": true, "terminating": true })
+}
+
+#[test]
+fn a_deletion_becomes_a_change_with_its_whole_story() {
+    let mut world = World::new();
+    assert_eq!(
+        world.of_pod("default/a", "u", Moment(0)).0,
+        Requirement::Unmarked,
+        "nothing is listed yet"
+    );
+    world.slice(slice(5, ready()), Moment(0));
+    world.slice(Event::Synced("5".into()), Moment(0));
+    world.node(Event::Synced("5".into()));
+    assert_eq!(
+        world.fold.changes(Resource::Slices).count(),
+        0,
+        "a first list is no change"
+    );
+    let (event, at) = pod(true, 9_100_000);
+    world.pod(event, at);
+    world.slice(slice(9, terminating()), Moment(9_200_000));
+    let change = world.fold.changes(Resource::Slices).next().unwrap().clone();
+    assert_eq!(
+        (change.what.kind, change.what.pod.as_deref()),
+        (Kind::Terminating, Some("default/a"))
+    );
+    assert_eq!(change.what.triggered, Some(Moment(9_000_000)));
+    assert_eq!(change.what.api, Some(Moment(9_100_000)));
+    assert_eq!(world.of_pod("default/a", "u", at).0, Requirement::Revision(9));
+    assert_eq!(
+        world.of_service("default/web", Some("n1")),
+        Requirement::Revision(9)
+    );
+    assert_eq!(world.of_service("default/web", Some("n2")), Requirement::Nothing);
+}
+
+#[test]
+fn the_form_for_a_service_looks_only_at_pods_under_deletion() {
+    let mut world = World::new();
+    world.slice(slice(5, ready()), Moment(0));
+    world.slice(Event::Synced("5".into()), Moment(0));
+    world.node(Event::Synced("5".into()));
+    let (event, at) = pod(false, 0);
+    world.pod(event, at);
+    assert_eq!(world.of_service("default/web", Some("n1")), Requirement::Nothing);
+    let (event, at) = pod(true, 0);
+    world.pod(event, at);
+    assert_eq!(world.of_service("default/web", Some("n1")), Requirement::Unmarked);
+}
+
+#[test]
+fn a_list_after_a_gap_shows_what_changed_and_nothing_else() {
+    let mut world = World::new();
+    world.slice(slice(5, ready()), Moment(0));
+    world.slice(Event::Synced("5".into()), Moment(0));
+    world.node(Event::Synced("5".into()));
+    world.slice(Event::Init, Moment(1));
+    world.slice(slice(5, ready()), Moment(1));
+    assert_eq!(world.fold.changes(Resource::Slices).count(), 0);
+    world.slice(
+        slice(
+            8,
+            json!({ "ready": false, "serving": false, "terminating": false }),
+        ),
+        Moment(2),
+    );
+    let kinds: Vec<Kind> = world
+        .fold
+        .changes(Resource::Slices)
+        .map(|change| change.what.kind)
+        .collect();
+    assert_eq!(kinds, [Kind::NotReady]);
+    let gone = Event::Deleted {
+        key: ObjectKey::new("default", "web-1"),
+        resource_version: Some("11".into()),
+    };
+    world.slice(gone, Moment(3));
+    assert_eq!(
+        world.of_pod("default/a", "u", Moment(3)).0,
+        Requirement::Revision(11)
+    );
+}
+
+#[test]
+fn services_count_when_their_specification_changes() {
+    let mut world = World::new();
+    world.service(Event::Synced("1".into()), Moment(0));
+    let service = |revision: u64, port: u16, extra: &str| {
+        let object = json!({ "metadata": { "name": "web", "namespace": "default", "annotations": { "x": extra } },
+            "spec": { "clusterIP": "10.96.0.5", "ports": [{ "port": port }] } });
+        Event::Applied {
+            key: ObjectKey::new("default", "web"),
+            object: serde_json::from_value(object).unwrap(),
+            resource_version: revision.to_string().into(),
+        }
+    };
+    world.service(service(2, 80, ""), Moment(1));
+    world.service(service(3, 80, "annotated"), Moment(2));
+    world.service(service(4, 81, ""), Moment(3));
+    let id = world.fold.join("n1", Moment(3));
+    let committed = Marks {
+        services: 4,
+        slices: 0,
+    };
+    let report = Report {
+        generation: 1,
+        committed,
+        ..Report::default()
+    };
+    world.fold.report(id, report, Moment(4)).unwrap();
+    let changes: Vec<(u64, Kind, bool)> = world
+        .fold
+        .changes(Resource::Services)
+        .map(|change| (change.what.revision, change.what.kind, change.all.is_some()))
+        .collect();
+    assert_eq!(
+        changes,
+        [(2, Kind::ServiceCreated, true), (4, Kind::ServiceChanged, true)]
+    );
+}
