@@ -79,6 +79,11 @@ bench-probes: ## Measure the prober
 	$(CARGO) build --locked --release -p pointsman-probe-io --example bench_probes
 	target/release/examples/bench_probes
 
+.PHONY: bench-sli
+bench-sli: deps ## Measure the collector with 5,000 hollow programmers
+	$(CARGO) build --locked --release --bin pointsman --example bench_sli
+	target/release/examples/bench_sli target/release/pointsman
+
 .PHONY: clean
 clean: ## Remove what was built
 	$(CARGO) clean

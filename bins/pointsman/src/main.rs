@@ -6,13 +6,14 @@ mod down;
 mod duration;
 mod exec;
 mod explain;
+mod hollow;
 mod load;
 mod logging;
 mod plain_http;
 mod proxy;
 mod serve_http;
-mod status;
 mod sli;
+mod status;
 mod up;
 
 use clap::{Parser, Subcommand};
@@ -63,6 +64,8 @@ enum Command {
     Load(load::Flags),
     /// Measure how long changes take to reach every node, and say when a pod may be stopped.
     Sli(Box<sli::Flags>),
+    /// Run programmers without a kernel, to try a collector on a large cluster.
+    Hollow(Box<hollow::Flags>),
 }
 
 fn main() -> ExitCode {
@@ -97,6 +100,7 @@ fn main() -> ExitCode {
             Command::ServeHttp(flags) => serve_http::run(flags).await,
             Command::Load(flags) => load::run(flags).await,
             Command::Sli(flags) => sli::run(*flags).await,
+            Command::Hollow(flags) => hollow::run(*flags).await,
         }
         .map(|()| ExitCode::SUCCESS)
     });

@@ -1,7 +1,7 @@
 //! `pointsman sli`.
 
 use crate::{duration, stop_signal};
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::Args;
 use pointsman_api_client::Source;
 use pointsman_collector::{Config, Listed, start};
@@ -31,7 +31,10 @@ pub struct Flags {
     /// A programmer to follow besides those of the Nodes: the URL of its metrics listener. Repeatable.
     #[arg(long = "programmer", value_name = "NAME=URL")]
     pub programmers: Vec<Listed>,
-    /// A relay whose /watermarks carries the lines of many programmers. Repeatable.
+    /// A file with further programmers, one NAME=URL in each line.
+    #[arg(long, value_name = "FILE")]
+    pub programmers_file: Option<PathBuf>,
+    /// The URL of a stream that carries the lines of many programmers. Repeatable.
     #[arg(long = "relay", value_name = "URL")]
     pub relays: Vec<String>,
     /// Whether every Node is asked for its programmer.
@@ -62,7 +65,14 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn config(flags: Flags) -> anyhow::Result<Config> {
+fn config(mut flags: Flags) -> anyhow::Result<Config> {
+    if let Some(path) = &flags.programmers_file {
+        let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        for line in lines {
+            flags.programmers.push(line.parse().map_err(anyhow::Error::msg)?);
+        }
+    }
     if flags.scrape_interval < Duration::from_millis(100) {
         bail!("--scrape-interval must be at least 100ms");
     }

@@ -21,7 +21,7 @@ pub struct Config {
     pub data_dir: Option<PathBuf>,
     /// Programmers that are known by name and URL.
     pub programmers: Vec<Listed>,
-    /// Streams that carry the lines of many programmers.
+    /// URLs of streams that carry the lines of many programmers.
     pub relays: Vec<String>,
     /// Whether every Node is asked for its programmer.
     pub discover: bool,

@@ -188,7 +188,7 @@ async fn read_stream(who: &Key, target: &Target, told: &mpsc::Sender<Told>) -> E
 }
 
 async fn read_relay(target: &Target, told: &mpsc::Sender<Told>) -> Ended {
-    let mut answer = match open(target, "/watermarks").await {
+    let mut answer = match open(target, "").await {
         Ok(answer) => answer,
         Err(ended) => return ended,
     };

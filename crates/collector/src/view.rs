@@ -107,7 +107,7 @@ fn sli(owner: &Owner, now: Moment) -> Value {
         "exact": sli_view(&exact),
         "day": day_view(day),
         "days": owner.days.iter().rev().take(DAYS).map(day_view).collect::<Vec<_>>(),
-        "history": owner.history.iter().map(|(at, p99)| json!([time(*at), p99])).collect::<Vec<_>>(),
+        "history": owner.history.iter().map(|(at, p99)| json!([time(*at), estimate(*p99)])).collect::<Vec<_>>(),
     })
 }
 

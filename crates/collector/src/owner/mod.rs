@@ -12,6 +12,7 @@ use pointsman_api_client::events::Recorder;
 use pointsman_sli::Moment;
 use pointsman_sli::fold::ProgrammerId;
 use pointsman_sli::measure::Measure;
+use pointsman_sli::pool::Estimate;
 use pointsman_sli::slo::Day;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -76,8 +77,8 @@ pub(crate) struct Owner {
     pub measure: Measure,
     /// Finished days, oldest first.
     pub days: VecDeque<Day>,
-    /// The SLI of the last hours, in seconds.
-    pub history: VecDeque<(Moment, Option<f64>)>,
+    /// The SLI of the last hours.
+    pub history: VecDeque<(Moment, Option<Estimate>)>,
     pub followed: BTreeMap<Key, Followed>,
     /// Programmers that relays told of.
     relayed: HashMap<Key, ProgrammerId>,

@@ -82,9 +82,7 @@ impl Owner {
     }
 
     pub(super) fn remember(&mut self, wall: Moment) {
-        let p99 = self.measure.pooled(wall).p99;
-        let value = p99.and_then(|p99| p99.high).map(|high| high.as_secs_f64());
-        self.history.push_back((wall, value));
+        self.history.push_back((wall, self.measure.pooled(wall).p99));
         while self.history.len() > HISTORY {
             self.history.pop_front();
         }
