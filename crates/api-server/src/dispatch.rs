@@ -295,13 +295,20 @@ where
         let selection = Selection::parse(&request.query, request.target.kind)?;
         authorize(&server, &request, &selection, watching)?;
         let permit = admit(&server, &request, watching).await?;
-        let _under = (!watching).then(|| server.metrics.begin(request.method != Method::GET));
+        // A log may be followed for hours; it is neither counted as under way nor cut short.
+        let streaming = request.target.subresource == Some(Subresource::Log);
+        let long = watching || streaming;
+        let _under = (!long).then(|| server.metrics.begin(request.method != Method::GET));
         if request.method != Method::GET {
             request.body = read_body(body).await?;
         }
         let served = serve_verb(&server, &request, options);
         if watching {
             return served.await.map(|reply| held_open(reply, permit));
+        }
+        if streaming {
+            drop(permit);
+            return served.await;
         }
         let limit = if request.method == Method::GET {
             MAX_REQUEST
@@ -426,6 +433,7 @@ async fn serve_verb(
         {
             write::delete::delete_collection(server, request).await
         }
+        (Some(Subresource::Log), &Method::GET, Some(name)) => read::log::read(server, request, name).await,
         (Some(subresource), _, _) => write::subresource::write(server, request, subresource).await,
         _ => Err(ApiError::MethodNotAllowed(format!(
             "the server does not allow {} on {} here",

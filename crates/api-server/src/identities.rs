@@ -4,6 +4,7 @@ use crate::auth::kubeconfig;
 use crate::auth::pki::{Pki, ServingNames};
 use crate::auth::tls::{ServingCertificate, TlsFiles, server_config};
 use crate::config::Config;
+use crate::node_client;
 use crate::run::StartError;
 use pointsman_wire::allocation::first_address;
 use std::net::{IpAddr, SocketAddr};
@@ -84,6 +85,7 @@ impl Identities {
             })?,
             None => pki.ca_pem().to_owned(),
         };
+        pki.client(node_client::STEM, &node_client::identity(), now)?;
         let mut client_authorities = vec![pki.ca_path()];
         client_authorities.extend(self.client_ca_file.clone());
         let url = kubeconfig::local_url(self.address);

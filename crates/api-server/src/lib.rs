@@ -16,6 +16,7 @@ pub mod identities;
 pub mod keys;
 pub mod listen;
 pub mod metrics;
+pub mod node_client;
 pub mod read;
 pub mod reply;
 pub mod request;

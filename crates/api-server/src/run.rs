@@ -10,6 +10,7 @@ use crate::cache::{Cache, Observer};
 use crate::config::{Config, StoreChoice};
 use crate::identities::Identities;
 use crate::metrics::Metrics;
+use crate::node_client::NodeClient;
 use crate::server::Server;
 use crate::settings::Settings;
 use crate::{keys, listen};
@@ -150,6 +151,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         policy,
         flow: flow.clone(),
         metrics,
+        nodes: NodeClient::new(&config.data_dir.join("pki")),
         bootstrapped: AtomicBool::new(false),
         stop: watch::Sender::new(false),
     });

@@ -7,6 +7,7 @@ use crate::cache::Cache;
 use crate::cache::object::Object;
 use crate::keys;
 use crate::metrics::Metrics;
+use crate::node_client::NodeClient;
 use crate::read::not_found;
 use crate::request::Request;
 use crate::settings::Settings;
@@ -40,6 +41,8 @@ pub struct Server {
     pub flow: FlowControl,
     /// What is counted.
     pub metrics: Metrics,
+    /// How nodes are asked for logs.
+    pub nodes: NodeClient,
     /// Whether the default objects are there.
     pub bootstrapped: AtomicBool,
     /// Turns true when the server shuts down.

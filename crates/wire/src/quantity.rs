@@ -49,6 +49,16 @@ impl Quantity {
         })
     }
 
+    /// The amount in thousandths of a unit, rounded up; none below zero or beyond what fits.
+    pub fn to_millis(self) -> Option<u64> {
+        u64::try_from((self.nanos + 999_999) / 1_000_000).ok()
+    }
+
+    /// The amount in whole units, rounded up; none below zero or beyond what fits.
+    pub fn to_units(self) -> Option<u64> {
+        u64::try_from((self.nanos + 999_999_999) / 1_000_000_000).ok()
+    }
+
     /// Whether the amount is a whole number of units.
     pub fn is_whole(self) -> bool {
         self.nanos % 1_000_000_000 == 0
@@ -154,6 +164,14 @@ mod tests {
         assert!(parsed("-1") < Quantity::ZERO);
         assert!(parsed("0.1n") > Quantity::ZERO, "tiny amounts round up");
         assert!(parsed("1e999999") > parsed("1Ei"));
+    }
+
+    #[test]
+    fn amounts_round_up_to_what_is_asked_for() {
+        assert_eq!(parsed("1500m").to_millis(), Some(1500));
+        assert_eq!(parsed("1500m").to_units(), Some(2));
+        assert_eq!(parsed("64Mi").to_units(), Some(64 << 20));
+        assert_eq!(parsed("-2").to_units(), None);
     }
 
     #[test]

@@ -210,6 +210,8 @@ fn node_rules() -> Vec<Value> {
             &["leases"],
             &["get", "create", "update", "patch", "delete"],
         ),
+        // Who may ask the agent itself for logs and metrics is decided here.
+        rule(&[AUTHORIZATION], &["subjectaccessreviews"], &["create"]),
         events(),
     ]
 }

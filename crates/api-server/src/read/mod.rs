@@ -1,5 +1,6 @@
-//! `get`, `list` and `watch`.
+//! `get`, `list`, `watch`, and the logs of containers.
 
+pub mod log;
 pub mod render;
 pub mod select;
 pub mod watch;

@@ -1,0 +1,32 @@
+//! What time is it, on both clocks?
+
+use jiff::Timestamp;
+use pointsman_pod_lifecycle::Now;
+use std::time::{Duration, SystemTime};
+use tokio::time::Instant;
+
+/// Reads both clocks; the monotonic one counts from the agent's start.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock(Instant);
+
+impl Clock {
+    pub(crate) fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    pub(crate) fn now(self) -> Now {
+        Now {
+            wall: Timestamp::now(),
+            mono: self.0.elapsed(),
+        }
+    }
+
+    pub(crate) fn instant(self, mono: Duration) -> Instant {
+        self.0 + mono
+    }
+}
+
+/// A time of the system's clock; what cannot be told is 1970.
+pub(crate) fn timestamp(time: SystemTime) -> Timestamp {
+    Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH)
+}

@@ -1,0 +1,36 @@
+//! How does a node run its pods and tell of them?
+//!
+//! The kubelet's part of the path. [`pointsman_pod_lifecycle`] decides, a [`Runtime`] runs containers, the
+//! prober checks them; this crate joins them to the API: pods are watched, statuses patched, heartbeats
+//! sent, logs served.
+//!
+//! Invariants:
+//! - One task owns all pods ([`agent`]); everything else sends it finished values.
+//! - A readiness change leaves for the API at once. Nothing waits for a resync, because there is none.
+//! - Pods outlive the agent. A new one finds them, and what was ready stays ready.
+//! - Without an API server, probing and restarting go on, and the last state is sent afterwards.
+
+mod agent;
+mod clock;
+mod config;
+mod duration;
+mod fetch;
+pub mod gate;
+mod heartbeat;
+mod host;
+mod metrics;
+mod neighbours;
+pub mod node;
+mod objects;
+mod pod;
+mod probing;
+mod run;
+mod serve;
+mod translate;
+mod work;
+
+pub use config::Config;
+pub use host::Host;
+pub use pod::CHANGE_TIME_ANNOTATION;
+pub use pointsman_runtime::Runtime;
+pub use run::{AgentError, run};

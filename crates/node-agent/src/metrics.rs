@@ -1,0 +1,115 @@
+//! What does the agent measure? The kubelet's names where it measures the same.
+
+use pointsman_telemetry::{
+    Counter, Definition, Family, Gauge, Histogram, Registry, Unit, exponential_buckets,
+};
+use std::time::Duration;
+
+/// Go's default buckets, which the kubelet uses for most of these.
+const DEFAULT_BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+
+/// The agent's metrics. Clones share them.
+#[derive(Clone, Debug)]
+pub(crate) struct Metrics {
+    pub(crate) registry: Registry,
+    pub(crate) running_pods: Gauge,
+    pub(crate) running_containers: Gauge,
+    pub(crate) started_pods: Counter,
+    pub(crate) restarts: Counter,
+    pub(crate) pod_start: Histogram,
+    pub(crate) status_sync: Histogram,
+    pub(crate) probe_to_api: Histogram,
+    pub(crate) gate_outcomes: Family<Counter>,
+    pub(crate) gate_wait: Histogram,
+    pub(crate) heartbeats: Family<Counter>,
+    pub(crate) update_frequency: Gauge,
+    operations: Family<Counter>,
+    operation_errors: Family<Counter>,
+    operation_time: Family<Histogram>,
+    requests: Family<Counter>,
+}
+
+impl Metrics {
+    pub(crate) fn new(registry: &Registry) -> Self {
+        let define = Definition::new;
+        let seconds =
+            |name, help, buckets: &[f64]| Definition::new(name, help).unit(Unit::Seconds).buckets(buckets);
+        let fine = exponential_buckets(0.0005, 2.0, 14);
+        Self {
+            registry: registry.clone(),
+            running_pods: registry.gauge(define("kubelet_running_pods", "Pods with a sandbox.")),
+            running_containers: registry.gauge(define("kubelet_running_containers", "Containers that run.")),
+            started_pods: registry.counter(define("kubelet_started_pods_total", "Sandboxes made.")),
+            restarts: registry.counter(define("kubelet_restarted_containers_total", "Containers started again.")),
+            pod_start: registry.histogram(seconds(
+                "kubelet_pod_start_duration_seconds",
+                "From the first sight of a pod to its first report of all containers running.",
+                &exponential_buckets(0.01, 2.0, 14),
+            )),
+            status_sync: registry.histogram(seconds(
+                "kubelet_pod_status_sync_duration_seconds",
+                "From a change of a pod's status to the API server's answer.",
+                &fine,
+            )),
+            probe_to_api: registry.histogram(seconds(
+                "pointsman_node_probe_to_api_seconds",
+                "From the probe's answer that changed a pod's readiness to the API server's answer to the patch.",
+                &fine,
+            )),
+            gate_outcomes: registry.counters(
+                define("pointsman_node_gate_total", "Pods that had to end, by what the shutdown gate said.")
+                    .labels(&["outcome"]),
+            ),
+            gate_wait: registry.histogram(seconds(
+                "pointsman_node_gate_wait_seconds",
+                "How long the shutdown gate held a pod's stop signal back.",
+                &exponential_buckets(0.001, 2.0, 14),
+            )),
+            heartbeats: registry.counters(
+                define("pointsman_node_heartbeats_total", "Heartbeats, by kind and how they went.")
+                    .labels(&["kind", "result"]),
+            ),
+            update_frequency: registry.gauge(
+                define(
+                    "pointsman_node_status_update_frequency_seconds",
+                    "How often the node's status is computed, as in force now.",
+                )
+                .unit(Unit::Seconds),
+            ),
+            operations: registry.counters(
+                define("kubelet_runtime_operations_total", "Requests to the runtime.")
+                    .labels(&["operation_type"]),
+            ),
+            operation_errors: registry.counters(
+                define("kubelet_runtime_operations_errors_total", "Requests that the runtime failed.")
+                    .labels(&["operation_type"]),
+            ),
+            operation_time: registry.histograms(
+                seconds(
+                    "kubelet_runtime_operations_duration_seconds",
+                    "How long requests to the runtime took.",
+                    &DEFAULT_BUCKETS,
+                )
+                .labels(&["operation_type"]),
+            ),
+            requests: registry.counters(
+                define("kubelet_http_requests_total", "Requests to the agent's own server.")
+                    .labels(&["method", "path", "code"]),
+            ),
+        }
+    }
+
+    /// A request to the runtime is over.
+    pub(crate) fn operation(&self, kind: &str, took: Duration, well: bool) {
+        self.operations.with(&[kind]).inc();
+        self.operation_time.with(&[kind]).observe_duration(took);
+        if !well {
+            self.operation_errors.with(&[kind]).inc();
+        }
+    }
+
+    /// A request to our own server was answered.
+    pub(crate) fn request(&self, method: &str, path: &str, code: u16) {
+        self.requests.with(&[method, path, &code.to_string()]).inc();
+    }
+}
