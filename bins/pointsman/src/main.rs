@@ -9,6 +9,7 @@ mod explain;
 mod hollow;
 mod load;
 mod logging;
+mod node;
 mod plain_http;
 mod proxy;
 mod serve_http;
@@ -52,6 +53,8 @@ enum Command {
     Apiserver(Box<apiserver::Flags>),
     /// Run the loops that turn pods into endpoints, and the workloads that make pods.
     Controllers(Box<controllers::Flags>),
+    /// Run the agent of this node: pods as processes, probes, readiness, heartbeats.
+    Node(Box<node::Flags>),
     /// Run the service proxy of this node: a drop-in for kube-proxy.
     Proxy(Box<proxy::Flags>),
     /// Say which way packets to an address or Service take on a node, and why.
@@ -95,6 +98,7 @@ fn main() -> ExitCode {
             Command::Completions { shell } => complete(shell),
             Command::Apiserver(flags) => apiserver::run(*flags).await,
             Command::Controllers(flags) => controllers::run(*flags).await,
+            Command::Node(flags) => node::run(*flags).await,
             Command::Proxy(flags) => proxy::run(*flags).await,
             Command::Explain(flags) => explain::run(*flags).await,
             Command::ServeHttp(flags) => serve_http::run(flags).await,

@@ -203,3 +203,25 @@ async fn what_is_not_served_is_refused_clearly() {
     .await
     .refused(404, "NotFound");
 }
+
+#[tokio::test]
+async fn logs_of_pods_without_a_node_are_empty_and_those_of_silent_nodes_are_not_there() {
+    let server = Server::start(&[]).await;
+    let http = server.admin().await;
+    http.post(PODS, &pod("p")).await.expect(201);
+    let empty = http.get(&format!("{PODS}/p/log")).await;
+    assert_eq!((empty.code, empty.text.as_str()), (200, ""));
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "status": {
+        "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": 1}},
+    }});
+    http.post("/api/v1/nodes", &node).await.expect(201);
+    let mut bound = pod("b");
+    bound["spec"]["nodeName"] = "n1".into();
+    http.post(PODS, &bound).await.expect(201);
+    http.get(&format!("{PODS}/b/log"))
+        .await
+        .refused(503, "ServiceUnavailable");
+    let path = format!("{PODS}/b/log?sinceSeconds=1&sinceTime=2026-11-15T20:00:00Z");
+    http.get(&path).await.refused(400, "BadRequest");
+}

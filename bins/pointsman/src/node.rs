@@ -1,0 +1,350 @@
+//! `pointsman node`.
+
+mod file;
+
+use crate::{duration, stop_signal};
+use anyhow::{Context, bail};
+use base64::Engine;
+use clap::Args;
+use file::File;
+use pointsman_api_client::Source;
+use pointsman_node_agent::gate::Gate;
+use pointsman_node_agent::node::{Frequency, Identity};
+use pointsman_node_agent::{Config, run as run_agent};
+use pointsman_probe_io::{Config as ProbeConfig, Policy, Reading};
+use pointsman_runtime::AddressRange;
+use pointsman_runtime::process::{Config as RuntimeConfig, ProcessRuntime};
+use pointsman_telemetry::{BuildInfo, Registry, register_process};
+use pointsman_wire::FeatureGates;
+use pointsman_wire::gates::Gate as Feature;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// The version that `kubectl get nodes` shows.
+const VERSION: &str = concat!("v1.33.0+pointsman-", env!("CARGO_PKG_VERSION"));
+
+/// The agent of one node, the kubelet's part: it runs the pods that are bound to the node as processes of this
+/// machine (`image: host`), probes them, reports their readiness the moment it changes, and sends heartbeats.
+///
+/// It works in the network namespace that it is started in, which becomes the node's. Pods outlive it: a new
+/// agent on the same --root-dir finds them again, and those that were ready stay ready.
+///
+/// Flags that the kubelet also has keep its names and formats; they win over the file of --config.
+#[derive(Args)]
+pub struct Flags {
+    /// How to reach the API server, as this node (user system:node:NAME of group system:nodes).
+    #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
+    kubeconfig: Option<PathBuf>,
+    /// The node's name; by default the machine's host name.
+    #[arg(long, visible_alias = "hostname-override", value_name = "NAME")]
+    node_name: Option<String>,
+    /// Where the node's files live: pods, logs, addresses in use.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/pointsman/node")]
+    root_dir: PathBuf,
+    /// The node's addresses, the primary one first; by default the one that the kernel would use to reach the API
+    /// server.
+    #[arg(long, value_name = "IP[,IP]", value_delimiter = ',')]
+    node_ip: Vec<IpAddr>,
+    /// Address to serve on.
+    #[arg(long, value_name = "IP")]
+    address: Option<IpAddr>,
+    /// Port to serve logs, metrics and health on, over HTTPS; 0 serves nothing. [default: 10250]
+    #[arg(long, value_name = "PORT")]
+    port: Option<u16>,
+    /// Authority of the client certificates that the server accepts; by default the one of the kubeconfig.
+    #[arg(long, value_name = "FILE")]
+    client_ca_file: Option<PathBuf>,
+    /// A KubeletConfiguration file; fields that have no effect here are named in a warning.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Labels to register the node with.
+    #[arg(long, value_name = "KEY=VALUE,...", value_delimiter = ',', value_parser = label)]
+    node_labels: Vec<(String, String)>,
+    /// Taints to register the node with.
+    #[arg(long, value_name = "KEY=VALUE:EFFECT,...", value_delimiter = ',', value_parser = taint)]
+    register_with_taints: Vec<Value>,
+    /// The most pods on this node. [default: 110]
+    #[arg(long, value_name = "N")]
+    max_pods: Option<u32>,
+    /// Addresses for pods; by default those of the Node's spec.podCIDRs, once it has some.
+    #[arg(long, value_name = "CIDR[,CIDR]")]
+    pod_cidr: Option<String>,
+    /// How often the node's status is computed. Setting it sets the report frequency too. The ConfigMap
+    /// kube-system/pointsman-node wins and can be changed at run time. [default: 10s]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    node_status_update_frequency: Option<Duration>,
+    /// How often an unchanged status is sent nevertheless. [default: 5m0s]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    node_status_report_frequency: Option<Duration>,
+    /// How long the node's Lease is good for; it is renewed four times as often. [default: 40]
+    #[arg(long, value_name = "SECONDS")]
+    node_lease_duration_seconds: Option<u32>,
+    /// Where a pod that has to end waits until every node has taken it out of its rules, such as
+    /// http://10.0.0.1:10270 (`pointsman sli`). Without it, or when it cannot be reached, nobody waits.
+    #[arg(long, value_name = "URL")]
+    gate_url: Option<http::Uri>,
+    /// The longest wait at the gate.
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration::parse)]
+    gate_bound: Duration,
+    /// When sub-second probe periods apply: until-first-success (as specified), while-waiting-for-success, always.
+    #[arg(long, value_name = "POLICY", default_value = "until-first-success", value_parser = policy)]
+    sub_second_probes: Policy,
+    /// Keep routes to the pods of other nodes in this network namespace.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
+    manage_routes: bool,
+    /// Optional behaviours: SubSecondProbes (on by default).
+    #[arg(long, value_name = "A=true,B=false")]
+    feature_gates: Option<String>,
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("a label is KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+fn taint(text: &str) -> Result<Value, String> {
+    let (pair, effect) = text.split_once(':').ok_or("a taint is KEY=VALUE:EFFECT")?;
+    let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+    Ok(json!({ "key": key, "value": value, "effect": effect }))
+}
+
+fn policy(text: &str) -> Result<Policy, String> {
+    Ok(match text {
+        "until-first-success" => Policy::UntilFirstSuccess,
+        "while-waiting-for-success" => Policy::WhileWaitingForSuccess,
+        "always" => Policy::Always,
+        _ => return Err("one of until-first-success, while-waiting-for-success and always".into()),
+    })
+}
+
+/// Runs the agent until a signal stops it.
+pub async fn run(flags: Flags) -> anyhow::Result<()> {
+    let config = resolve(flags).await?;
+    let registry = Registry::new();
+    let build = BuildInfo {
+        version: env!("CARGO_PKG_VERSION"),
+        revision: "",
+        role: "node",
+    };
+    register_process(&registry, build);
+    let mut settings = RuntimeConfig::new(&config.root_dir);
+    settings.node_addresses.clone_from(&config.identity.addresses);
+    let runtime = ProcessRuntime::open(settings)
+        .await
+        .context("opening the runtime")?;
+    let abilities = runtime.abilities();
+    tracing::info!(?abilities, "the runtime is open");
+    let (stop, stopping) = watch::channel(false);
+    let running = run_agent(config, Arc::new(runtime), registry, stopping);
+    tokio::pin!(running);
+    tokio::select! {
+        outcome = &mut running => return Ok(outcome?),
+        signal = stop_signal() => signal?,
+    }
+    stop.send_replace(true);
+    Ok(running.await?)
+}
+
+/// Flags, then the file, then defaults.
+async fn resolve(flags: Flags) -> anyhow::Result<Config> {
+    let (file, unread) = match &flags.config {
+        Some(path) => File::read(path)?,
+        None => (File::default(), Vec::new()),
+    };
+    if !unread.is_empty() {
+        tracing::warn!(
+            fields = unread.join(", "),
+            "fields of --config that have no effect here"
+        );
+    }
+    let gates = gates(flags.feature_gates.as_deref(), &file)?;
+    let source = Source::from_flag(flags.kubeconfig.clone());
+    let name = match flags.node_name {
+        Some(name) => name,
+        None => std::fs::read_to_string("/proc/sys/kernel/hostname")?
+            .trim()
+            .to_lowercase(),
+    };
+    let addresses = if flags.node_ip.is_empty() {
+        vec![own_address(flags.kubeconfig.as_deref()).await?]
+    } else {
+        flags.node_ip
+    };
+    let port = flags.port.or(file.port).unwrap_or(10250);
+    let own = file.address.as_deref().map(str::parse).transpose();
+    let own = own.context("address of --config")?;
+    let serving = flags.address.or(own).unwrap_or(IpAddr::from([0, 0, 0, 0]));
+    let ca = flags
+        .client_ca_file
+        .or(file.authentication.x509.client_ca_file.clone());
+    let client_ca = match (ca, &flags.kubeconfig) {
+        (Some(path), _) => std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?,
+        (None, Some(path)) => authority(path)?,
+        (None, None) if port == 0 => Vec::new(),
+        (None, None) => bail!("--client-ca-file is needed without a kubeconfig"),
+    };
+    let update = flags
+        .node_status_update_frequency
+        .or(file.node_status_update_frequency);
+    let report = flags
+        .node_status_report_frequency
+        .or(file.node_status_report_frequency);
+    let lease = flags
+        .node_lease_duration_seconds
+        .or(file.node_lease_duration_seconds)
+        .unwrap_or(40);
+    let mut taints = file.register_with_taints.clone().unwrap_or_default();
+    if !flags.register_with_taints.is_empty() {
+        taints = flags.register_with_taints;
+    }
+    let max_pods = flags.max_pods.or(file.max_pods).unwrap_or(110);
+    let frequency = Frequency::of(update, report);
+    let pod_ranges = ranges(flags.pod_cidr.or(file.pod_cidr).as_deref())?;
+    let shown = json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "address": serving,
+        "port": port,
+        "maxPods": max_pods,
+        "nodeStatusUpdateFrequency": format!("{}s", frequency.update.as_secs_f64()),
+        "nodeStatusReportFrequency": format!("{}s", frequency.report.as_secs_f64()),
+        "nodeLeaseDurationSeconds": lease,
+        "featureGates": { "SubSecondProbes": gates.enabled(Feature::SubSecondProbes) },
+    });
+    Ok(Config {
+        source,
+        identity: Identity {
+            name,
+            addresses,
+            port,
+            labels: flags.node_labels.into_iter().collect::<BTreeMap<_, _>>(),
+            taints,
+            max_pods,
+            version: VERSION.into(),
+        },
+        root_dir: flags.root_dir,
+        listen: (port != 0).then(|| SocketAddr::new(serving, port)),
+        client_ca,
+        pod_ranges,
+        frequency,
+        own_report_period: report,
+        lease_duration: Duration::from_secs(lease.max(1).into()),
+        refresh: file.sync_frequency.unwrap_or(Duration::from_secs(60)),
+        gate: flags.gate_url.map(|url| Gate {
+            url,
+            bound: flags.gate_bound,
+        }),
+        routes: flags.manage_routes,
+        probes: ProbeConfig {
+            policy: flags.sub_second_probes,
+            ..ProbeConfig::default()
+        },
+        reading: Reading {
+            sub_second: gates.enabled(Feature::SubSecondProbes),
+            ..Reading::default()
+        },
+        shown,
+    })
+}
+
+/// The kubelet's file lists gates of every kind; only those that we know count.
+fn gates(flag: Option<&str>, file: &File) -> anyhow::Result<FeatureGates> {
+    if let Some(text) = flag {
+        return Ok(FeatureGates::parse(text)?);
+    }
+    let listed = file.feature_gates.iter().flatten();
+    let known = listed.filter_map(|(name, on)| {
+        let gate = Feature::ALL.into_iter().find(|gate| gate.name() == name)?;
+        Some((gate, *on))
+    });
+    Ok(known.fold(FeatureGates::default(), |gates, (gate, on)| gates.with(gate, on)))
+}
+
+fn ranges(text: Option<&str>) -> anyhow::Result<Vec<AddressRange>> {
+    let parts = text.unwrap_or("").split(',').map(str::trim);
+    let parts = parts.filter(|part| !part.is_empty());
+    Ok(parts.map(str::parse).collect::<Result<_, _>>()?)
+}
+
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Kubeconfig {
+    current_context: Option<String>,
+    contexts: Vec<Named>,
+    clusters: Vec<Named>,
+}
+
+#[derive(serde::Deserialize)]
+struct Named {
+    name: String,
+    context: Option<Value>,
+    cluster: Option<Value>,
+}
+
+/// The cluster that a kubeconfig's current context names.
+fn cluster(path: &Path) -> anyhow::Result<Value> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    let config: Kubeconfig =
+        serde_saphyr::from_str(&text).with_context(|| format!("reading {}", path.display()))?;
+    let current = config.current_context.as_deref();
+    let context = config
+        .contexts
+        .iter()
+        .find(|context| Some(context.name.as_str()) == current)
+        .and_then(|named| named.context.as_ref()?.get("cluster")?.as_str());
+    let found = config
+        .clusters
+        .iter()
+        .find(|cluster| Some(cluster.name.as_str()) == context);
+    found
+        .and_then(|named| named.cluster.clone())
+        .with_context(|| format!("{} names no cluster", path.display()))
+}
+
+/// The authority of the server's certificate, which also signs its clients'.
+fn authority(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let cluster = cluster(path)?;
+    let text = |field: &str| cluster.get(field).and_then(Value::as_str);
+    if let Some(data) = text("certificate-authority-data") {
+        return base64::prelude::BASE64_STANDARD
+            .decode(data)
+            .context("certificate-authority-data");
+    }
+    match text("certificate-authority") {
+        Some(file) => {
+            let file = path.parent().unwrap_or(Path::new(".")).join(file);
+            std::fs::read(&file).with_context(|| format!("reading {}", file.display()))
+        }
+        None => bail!("{} names no authority; use --client-ca-file", path.display()),
+    }
+}
+
+/// The address that the kernel would use to reach the API server.
+async fn own_address(kubeconfig: Option<&Path>) -> anyhow::Result<IpAddr> {
+    let path = kubeconfig.context("--node-ip is needed without a kubeconfig")?;
+    let cluster = cluster(path)?;
+    let server = cluster.get("server").and_then(Value::as_str).unwrap_or("");
+    let uri: http::Uri = server.parse().with_context(|| format!("server {server:?}"))?;
+    let host = uri.host().unwrap_or("").trim_matches(['[', ']']).to_owned();
+    let mut found = tokio::net::lookup_host((host.as_str(), uri.port_u16().unwrap_or(443)))
+        .await
+        .with_context(|| format!("looking up {host}"))?;
+    let server = found.next().with_context(|| format!("{host} has no address"))?;
+    let any: SocketAddr = if server.is_ipv4() {
+        ([0, 0, 0, 0], 0).into()
+    } else {
+        ([0u16; 8], 0).into()
+    };
+    // Connecting a datagram socket sends nothing, but chooses a source address.
+    let socket = tokio::net::UdpSocket::bind(any).await?;
+    socket
+        .connect(server)
+        .await
+        .with_context(|| format!("no route to {server}; use --node-ip"))?;
+    Ok(socket.local_addr()?.ip())
+}

@@ -1,0 +1,251 @@
+//! How does a test get a node with real pods?
+//!
+//! The API server and the agent run in a fresh network namespace, and so does the test itself: nothing of the
+//! machine's own network is touched.
+
+use crate::harness::{Server, eventually};
+use crate::wire::Http;
+use pointsman_api_server::auth::kubeconfig;
+use pointsman_api_server::auth::pki::Pki;
+use pointsman_fabric::{Netns, Prefix};
+use serde_json::{Value, json};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant, SystemTime};
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+
+/// The node's address inside of the namespace.
+const ADDRESS: &str = "10.77.0.1";
+/// How long a pod may take on a busy machine.
+const SOON: Duration = Duration::from_secs(30);
+
+/// An API server and a node.
+pub struct Lab {
+    pub server: Server,
+    pub http: Http,
+    root: TempDir,
+    agent: Option<Child>,
+}
+
+/// Runs a test on a node of its own.
+pub fn on_a_node(test: impl AsyncFnOnce(&mut Lab) + Send) {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: a node needs root");
+        return;
+    }
+    let namespace = Netns::anonymous().expect("root can make namespaces");
+    let mut network = namespace.network().unwrap();
+    network.set_up("lo").unwrap();
+    let address = Prefix::host(ADDRESS.parse::<std::net::IpAddr>().unwrap());
+    network.add_address("lo", address).unwrap();
+    let ran = namespace.run(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let mut lab = Lab::start().await;
+            test(&mut lab).await;
+            lab.finish().await;
+        });
+    });
+    ran.expect("the thread entered the namespace");
+}
+
+impl Lab {
+    async fn start() -> Self {
+        let server = Server::start_to_be_restarted(&[]).await;
+        let http = server.admin().await;
+        let mut lab = Self {
+            server,
+            http,
+            root: tempfile::tempdir().unwrap(),
+            agent: None,
+        };
+        lab.start_agent();
+        let path = "/api/v1/nodes/n1";
+        eventually("the node is ready", async || {
+            let answer = lab.http.get(path).await;
+            (answer.code == 200 && is_true(&answer.json(), "Ready")).then_some(())
+        })
+        .await;
+        // There is no controller here that would see that the node is ready.
+        let untainted = json!({ "spec": { "taints": null } });
+        lab.http.patch(path, "merge", &untainted).await.expect(200);
+        lab
+    }
+
+    /// Starts the agent as it is started in a cluster.
+    pub fn start_agent(&mut self) {
+        let data = self.server.kubeconfig().parent().unwrap().to_owned();
+        let now = SystemTime::now();
+        let pki = Pki::open(&data.join("pki"), now).unwrap();
+        let url = format!("https://{}", self.server.address());
+        let kubeconfig = kubeconfig::write_node(&pki, &data, "n1", &url, pki.ca_pem(), now).unwrap();
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.log())
+            .unwrap();
+        let agent = Command::new(env!("CARGO_BIN_EXE_pointsman"))
+            .arg("node")
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .args(["--node-name=n1", "--pod-cidr=10.88.0.0/24"])
+            .arg(format!("--node-ip={ADDRESS}"))
+            .arg("--root-dir")
+            .arg(self.root())
+            .args(["--log", "info,pointsman_node_agent=debug"])
+            .env_remove("KUBECONFIG")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        self.agent = Some(agent);
+    }
+
+    /// Ends the agent as `kill -9` does.
+    pub async fn kill_agent(&mut self) {
+        self.agent.take().unwrap().kill().await.unwrap();
+    }
+
+    fn root(&self) -> PathBuf {
+        self.root.path().join("node")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.root.path().join("agent.log")
+    }
+
+    /// Creates a pod of one container, which runs a program on the node.
+    pub async fn pod(&self, name: &str, container: Value) {
+        let mut spec = json!({ "name": "c", "image": "host" });
+        for (key, value) in container.as_object().unwrap() {
+            spec[key] = value.clone();
+        }
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
+            "spec": { "nodeName": "n1", "terminationGracePeriodSeconds": 5, "containers": [spec] },
+        });
+        self.http
+            .post("/api/v1/namespaces/default/pods", &pod)
+            .await
+            .expect(201);
+    }
+
+    /// The pod, once it is as the test wants it.
+    pub async fn pod_when(&self, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + SOON;
+        loop {
+            let answer = self.http.get(&pod_path(name)).await;
+            let pod = if answer.code == 200 {
+                answer.json()
+            } else {
+                Value::Null
+            };
+            if wanted(&pod) {
+                return pod;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "pod {name} is {:#}\n{}",
+                pod["status"],
+                self.agent_log()
+            );
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    pub async fn ready(&self, name: &str) -> Value {
+        self.pod_when(name, |pod| is_true(pod, "Ready")).await
+    }
+
+    /// Asks for a pod's end and waits for it.
+    pub async fn delete(&self, name: &str) {
+        self.http.delete(&pod_path(name)).await.expect(200);
+        self.pod_when(name, Value::is_null).await;
+    }
+
+    /// What kubectl prints; it has to succeed.
+    pub async fn kubectl(&self, arguments: &[&str]) -> String {
+        let output = self
+            .server
+            .kubectl_command()
+            .args(arguments)
+            .output()
+            .await
+            .unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success(),
+            "kubectl {arguments:?}: {errors}\n{}",
+            self.agent_log()
+        );
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn agent_log(&self) -> String {
+        let log = std::fs::read_to_string(self.log()).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(60)..].join("\n")
+    }
+
+    /// Everything ends; nothing of it may stay on the machine.
+    async fn finish(&mut self) {
+        let pods = self.http.get("/api/v1/namespaces/default/pods").await.json();
+        for pod in pods["items"].as_array().into_iter().flatten() {
+            self.delete(pod["metadata"]["name"].as_str().unwrap()).await;
+        }
+        let log = std::fs::read_to_string(self.log()).unwrap_or_default();
+        assert!(!log.contains("panicked"), "{}", self.agent_log());
+        assert_eq!(
+            left_over(self.root.path()),
+            Vec::<i32>::new(),
+            "processes are left"
+        );
+        self.kill_agent().await;
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        // Pods outlive their agent, so that a failed test ends them by itself.
+        for id in left_over(self.root.path()) {
+            if let Some(id) = rustix::process::Pid::from_raw(id) {
+                let _ = rustix::process::kill_process(id, rustix::process::Signal::KILL);
+            }
+        }
+    }
+}
+
+pub fn pod_path(name: &str) -> String {
+    format!("/api/v1/namespaces/default/pods/{name}")
+}
+
+pub fn is_true(object: &Value, condition: &str) -> bool {
+    let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+    conditions
+        .into_iter()
+        .any(|found| found["type"] == condition && found["status"] == "True")
+}
+
+/// Processes that were started with this directory on their command line, the agent not counted.
+fn left_over(root: &Path) -> Vec<i32> {
+    let root = root.to_str().unwrap();
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        if line.contains(root) && !line.contains(" node --kubeconfig") {
+            found.push(id);
+        }
+    }
+    found
+}

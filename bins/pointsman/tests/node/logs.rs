@@ -1,0 +1,130 @@
+//! What people see of a pod: its words, its hooks, its end.
+
+use crate::harness::eventually;
+use crate::lab::{on_a_node, pod_path};
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+#[test]
+fn kubectl_shows_what_containers_say_and_said() {
+    on_a_node(async |lab| {
+        // Says a line per second of its life, and ends for the first time when it is told to.
+        let script = "echo run $(cat /mark/n); echo to-stderr >&2; i=0; \
+                      while [ ! -e /mark/end ]; do i=$((i+1)); echo line $i; sleep 0.2; done; \
+                      rm /mark/end; echo 2 >/mark/n; echo last words; exit 3";
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "talk" },
+            "spec": {
+                "nodeName": "n1", "terminationGracePeriodSeconds": 1,
+                "volumes": [{ "name": "mark", "emptyDir": {} }],
+                "initContainers": [{
+                    "name": "init", "image": "host", "command": ["sh", "-c", "echo getting ready; echo 1 >/mark/n"],
+                    "volumeMounts": [{ "name": "mark", "mountPath": "/mark" }],
+                }],
+                "containers": [{
+                    "name": "c", "image": "host", "command": ["sh", "-c", script],
+                    "volumeMounts": [{ "name": "mark", "mountPath": "/mark" }],
+                    "lifecycle": { "postStart": { "exec": { "command": ["touch", "/mark/started"] } } },
+                }, {
+                    "name": "end", "image": "host",
+                    "command": ["sh", "-c", "sleep 2; test -e /mark/started && touch /mark/end; sleep 3600"],
+                    "volumeMounts": [{ "name": "mark", "mountPath": "/mark" }],
+                }],
+            },
+        });
+        lab.http
+            .post("/api/v1/namespaces/default/pods", &pod)
+            .await
+            .expect(201);
+        lab.ready("talk").await;
+        let init = lab.kubectl(&["logs", "talk", "-c", "init"]).await;
+        assert_eq!(init, "getting ready\n");
+
+        // Followed, the log goes on until the container ends.
+        let mut following = lab
+            .server
+            .kubectl_command()
+            .args(["logs", "-f", "talk", "-c", "c"])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(following.stdout.take().unwrap()).lines();
+        let mut followed = Vec::new();
+        while let Some(line) = lines.next_line().await.unwrap() {
+            followed.push(line);
+        }
+        assert!(following.wait().await.unwrap().success());
+        // The two outputs are two pipes: only each of them has an order.
+        for expected in ["run 1", "to-stderr", "line 3"] {
+            assert!(followed.iter().any(|line| line == expected), "{followed:?}");
+        }
+        assert_eq!(followed.last().unwrap(), "last words");
+
+        // The container was started again; its first run can still be read.
+        let restarted = lab
+            .pod_when("talk", |pod| {
+                let statuses = pod["status"]["containerStatuses"].as_array();
+                let mut statuses = statuses.into_iter().flatten();
+                statuses.any(|status| status["restartCount"] == 1)
+            })
+            .await;
+        let before = restarted["status"]["containerStatuses"][0]["lastState"]["terminated"].clone();
+        assert_eq!(
+            (&before["exitCode"], &before["reason"]),
+            (&json!(3), &json!("Error"))
+        );
+        let previous = lab
+            .kubectl(&["logs", "talk", "-c", "c", "--previous", "--tail=1"])
+            .await;
+        assert_eq!(previous, "last words\n");
+        let now = eventually("the second run speaks", async || {
+            let text = lab.kubectl(&["logs", "talk", "-c", "c", "--timestamps"]).await;
+            text.contains("run 2").then_some(text)
+        })
+        .await;
+        let stamped = |line: &str| line.starts_with("20") && line.ends_with(" run 2");
+        assert!(now.lines().any(stamped), "{now}");
+
+        // Mistakes are told.
+        let http = &lab.http;
+        let path = format!("{}/log", pod_path("talk"));
+        http.get(&path).await.refused(400, "BadRequest");
+        http.get(&format!("{path}?container=x"))
+            .await
+            .refused(400, "BadRequest");
+        http.get(&format!("{path}?container=c&tailLines=-1"))
+            .await
+            .refused(400, "BadRequest");
+        http.get("/api/v1/namespaces/default/pods/none/log")
+            .await
+            .refused(404, "NotFound");
+    });
+}
+
+#[test]
+fn a_pod_is_told_to_stop_by_its_hook_and_its_signal() {
+    on_a_node(async |lab| {
+        let directory = tempfile::tempdir().unwrap();
+        let said = directory.path().join("said");
+        let script = "trap 'echo signal >>/out/said; exit 0' TERM; while :; do sleep 0.05; done";
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "polite" },
+            "spec": {
+                "nodeName": "n1", "terminationGracePeriodSeconds": 20,
+                "volumes": [{ "name": "out", "hostPath": { "path": directory.path() } }],
+                "containers": [{
+                    "name": "c", "image": "host", "command": ["sh", "-c", script],
+                    "volumeMounts": [{ "name": "out", "mountPath": "/out" }],
+                    "lifecycle": { "preStop": { "exec": { "command": ["sh", "-c", "echo hook >>/out/said"] } } },
+                }],
+            },
+        });
+        lab.http
+            .post("/api/v1/namespaces/default/pods", &pod)
+            .await
+            .expect(201);
+        lab.ready("polite").await;
+        lab.delete("polite").await;
+        assert_eq!(std::fs::read_to_string(said).unwrap(), "hook\nsignal\n");
+    });
+}
