@@ -118,6 +118,10 @@ async fn a_half_removed_pod_is_removed_by_the_next_try_and_stray_things_go_by_th
 }
 
 /// Not a test of its own: the agent that the next test kills.
+#[expect(
+    clippy::print_stdout,
+    reason = "what it prints is read by the test that kills it"
+)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_is_killed() {
     let (Ok(root), Ok(netns)) = (
