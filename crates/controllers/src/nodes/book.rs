@@ -130,11 +130,14 @@ impl Book {
     }
 }
 
+/// Holds a range in every pool, since it may reach into more than one. False when another holds part of
+/// it too.
 fn hold(pools: &mut [Pool], range: &Range) -> bool {
-    // Every pool is asked: a range may reach into more than one.
-    pools
-        .iter_mut()
-        .fold(true, |alone, pool| pool.hold(range) && alone)
+    let mut alone = true;
+    for pool in pools {
+        alone &= pool.hold(range);
+    }
+    alone
 }
 
 #[cfg(test)]

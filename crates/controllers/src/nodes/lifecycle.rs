@@ -225,12 +225,13 @@ impl Lifecycle {
         }
     }
 
-    /// Takes back a job.
-    pub fn finish(&mut self, done: Done, now: Now) {
+    /// Takes back a job. `deaf`: nobody could be heard lately, so this is no time for verdicts.
+    pub fn finish(&mut self, done: Done, deaf: bool, now: Now) {
         match done {
             Done::Checked { node, live } => {
                 self.judging.remove(&node);
                 let live = match live {
+                    _ if deaf => LiveLease::Failed,
                     Ok(lease) => LiveLease::Revision(lease.revision),
                     Err(ApiError::NotFound(_)) => LiveLease::Missing,
                     Err(error) => {

@@ -191,3 +191,53 @@ impl EvictionMetrics {
         self.latency.observe_duration(late);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jiff::Timestamp;
+    use pointsman_node_health::Now;
+    use serde_json::json;
+
+    #[test]
+    fn zones_are_told_apart_under_upstreams_names() {
+        let registry = Registry::new();
+        let metrics = Metrics::new(&registry);
+        let settings = Settings::default();
+        let mut monitor = Monitor::new(settings);
+        let now = Now {
+            tick: Duration::ZERO,
+            wall: Timestamp::UNIX_EPOCH,
+        };
+        for (name, zone, ready) in [("a", "x", "True"), ("b", "x", "False"), ("c", "y", "True")] {
+            let labels = json!({ "topology.kubernetes.io/zone": zone, "topology.kubernetes.io/region": "r" });
+            let node = json!({
+                "metadata": { "name": name, "labels": labels },
+                "status": { "conditions": [{ "type": "Ready", "status": ready }] },
+            });
+            monitor.observe_node(serde_json::from_value(node).unwrap(), now);
+        }
+        monitor.check(now);
+        monitor.pace(now.tick);
+        metrics.health.settings(&settings);
+        metrics.health.checked(&monitor, Duration::from_millis(1));
+        metrics.health.checked(&monitor, Duration::from_millis(1));
+        metrics.evictions.deleted(Duration::from_millis(10));
+        let text = registry.render();
+        for line in [
+            "node_collector_zone_health{zone=\"r::x\"} 50",
+            "node_collector_zone_size{zone=\"r::x\"} 2",
+            "node_collector_zone_size{zone=\"r::y\"} 1",
+            "node_collector_unhealthy_nodes_in_zone{zone=\"r::x\"} 1",
+            "node_collector_evictions_total{zone=\"r::x\"} 1",
+            "node_collector_update_all_nodes_health_duration_seconds_count 2",
+            "taint_eviction_controller_pod_deletions_total 1",
+            "pointsman_controllers_node_monitor_grace_period_seconds 40",
+        ] {
+            assert!(
+                text.lines().any(|found| found == line),
+                "{line} is not in\n{text}"
+            );
+        }
+    }
+}

@@ -136,7 +136,9 @@ impl Owner {
     }
 
     pub fn lifecycle_done(&mut self, done: Done) {
-        self.lifecycle.finish(done, self.now());
+        let now = self.now();
+        let deaf = self.hearing.deaf(now.tick, self.period());
+        self.lifecycle.finish(done, deaf, now);
     }
 
     /// The API server answered, or did not.
