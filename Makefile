@@ -84,6 +84,16 @@ bench-sli: deps ## Measure the collector with 5,000 hollow programmers
 	$(CARGO) build --locked --release --bin pointsman --example bench_sli
 	target/release/examples/bench_sli target/release/pointsman
 
+.PHONY: bench-nodes
+bench-nodes: deps ## Measure what heartbeats of 5,000 nodes cost
+	$(CARGO) build --locked --release --bin pointsman --example bench_nodes
+	target/release/examples/bench_nodes target/release/pointsman
+
+.PHONY: sim-profiles
+sim-profiles: ## Simulate latency profiles and the ways between them (SEEDS=120000)
+	$(CARGO) build --locked --release -p pointsman-sim
+	target/release/sim-profiles --seeds $(or $(SEEDS),120000)
+
 .PHONY: clean
 clean: ## Remove what was built
 	$(CARGO) clean

@@ -1,0 +1,134 @@
+//! What is a node here?
+
+use crate::events::Millis;
+use crate::link::Link;
+use pointsman_latency_profile::{ReportPeriod, Values};
+use pointsman_node_health::evict::Pod;
+use pointsman_node_health::node::{Condition, ConditionKind, Status, Text};
+use pointsman_node_health::taint::{Effect, NOT_READY, Toleration, UNREACHABLE};
+use pointsman_node_health::{Lease, Node};
+
+/// A node, its link, and what the API server has of it.
+#[derive(Debug)]
+pub(super) struct SimNode {
+    pub link: Link,
+    pub alive: bool,
+    /// In use.
+    pub period: ReportPeriod,
+    /// As its last report told.
+    pub seen_period: ReportPeriod,
+    /// When the last report is, or will be, at the API server.
+    pub report_arrives: Millis,
+    /// Whether the controller has seen it.
+    pub report_shown: bool,
+    /// When the last renewal is, or will be, at the API server.
+    pub lease_arrives: Millis,
+    /// Version of the lease after it.
+    pub revision: u64,
+    /// When the controller last saw a sign of life.
+    pub heard: Millis,
+    /// The object.
+    pub object: Node,
+    /// The one pod on it.
+    pub pod: Pod,
+    beats: [Text; 2],
+}
+
+impl SimNode {
+    pub fn new(number: usize, zone: usize, values: Values, link: Link) -> Self {
+        let name: Text = format!("n{number}").into();
+        let beats: [Text; 2] = ["tick".into(), "tock".into()];
+        let ready = Condition {
+            kind: ConditionKind::Ready,
+            status: Status::True,
+            heartbeat: beats[0].clone(),
+            by_controller: false,
+        };
+        let object = Node {
+            name: name.clone(),
+            created: None,
+            zone: format!("z{zone}").into(),
+            excluded: false,
+            unschedulable: false,
+            conditions: vec![ready],
+            taints: Vec::new(),
+        };
+        let pod = Pod {
+            namespace: "default".into(),
+            name: format!("p{number}").into(),
+            uid: "first".into(),
+            node: Some(name),
+            tolerations: tolerations(values),
+            leaving: false,
+            ready: true,
+        };
+        Self {
+            link,
+            alive: true,
+            period: values.report,
+            seen_period: values.report,
+            report_arrives: 0,
+            report_shown: true,
+            lease_arrives: 0,
+            revision: 0,
+            heard: 0,
+            object,
+            pod,
+            beats,
+        }
+    }
+
+    /// The object as the node's own report leaves it.
+    pub fn beat(&mut self) {
+        let ready = &mut self.object.conditions[0];
+        let next = usize::from(ready.heartbeat == self.beats[0]);
+        ready.heartbeat = self.beats[next].clone();
+        ready.status = Status::True;
+        ready.by_controller = false;
+    }
+
+    /// The object as the controller's verdict leaves it.
+    pub fn mark_unknown(&mut self) {
+        let ready = &mut self.object.conditions[0];
+        ready.status = Status::Unknown;
+        ready.by_controller = true;
+    }
+
+    /// The lease in its newest version.
+    pub fn lease(&self) -> Lease {
+        Lease {
+            node: self.object.name.clone(),
+            revision: self.revision,
+            renewed: self.beats[(self.revision % 2) as usize].clone(),
+        }
+    }
+
+    /// The version of the lease that the API server has now.
+    pub fn live_revision(&self, now: Millis) -> u64 {
+        if self.lease_arrives <= now {
+            self.revision
+        } else {
+            self.revision.saturating_sub(1)
+        }
+    }
+
+    /// A new pod, with the tolerations that new pods get.
+    pub fn replace_pod(&mut self, values: Values) {
+        self.pod.uid = "second".into();
+        self.pod.tolerations = tolerations(values);
+    }
+}
+
+fn tolerations(values: Values) -> Vec<Toleration> {
+    let toleration = |key: &str, seconds: u64| Toleration {
+        key: key.into(),
+        operator: "Exists".into(),
+        effect: Some(Effect::NoExecute),
+        toleration_seconds: i64::try_from(seconds).ok(),
+        ..Toleration::default()
+    };
+    vec![
+        toleration(NOT_READY, values.tolerations.not_ready),
+        toleration(UNREACHABLE, values.tolerations.unreachable),
+    ]
+}
