@@ -94,6 +94,10 @@ sim-profiles: ## Simulate latency profiles and the ways between them (SEEDS=1200
 	$(CARGO) build --locked --release -p pointsman-sim
 	target/release/sim-profiles --seeds $(or $(SEEDS),120000)
 
+.PHONY: bench-readiness
+bench-readiness: ## Measure the time from an application's change of mind to the API server's knowledge
+	$(CARGO) run --locked --release -p pointsman-node-agent --example bench_readiness
+
 .PHONY: clean
 clean: ## Remove what was built
 	$(CARGO) clean

@@ -175,6 +175,10 @@ async fn resolve(flags: Flags) -> anyhow::Result<Config> {
     } else {
         flags.node_ip
     };
+    let families = |v4: bool| addresses.iter().filter(|ip| ip.is_ipv4() == v4).count();
+    if families(true) > 1 || families(false) > 1 {
+        bail!("--node-ip takes one address of each family");
+    }
     let port = flags.port.or(file.port).unwrap_or(10250);
     let own = file.address.as_deref().map(str::parse).transpose();
     let own = own.context("address of --config")?;

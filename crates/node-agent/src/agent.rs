@@ -132,7 +132,7 @@ impl Agent {
     /// Volumes follow the objects that they are made of, as late as with the kubelet.
     fn refresh_volumes(&self) {
         for (uid, pod) in &self.pods {
-            let made_of_objects = !crate::translate::volume_objects(&pod.object).is_empty();
+            let made_of_objects = !crate::volumes::volume_objects(&pod.object).is_empty();
             if made_of_objects && !pod.machine.ips().is_empty() && !pod.machine.is_ending() {
                 self.tools.refresh(pod.job(uid));
             }

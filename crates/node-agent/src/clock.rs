@@ -21,8 +21,10 @@ impl Clock {
         }
     }
 
+    /// The instant of a time on the monotonic clock; one beyond all that clocks can show is a year away.
     pub(crate) fn instant(self, mono: Duration) -> Instant {
-        self.0 + mono
+        let year = Duration::from_secs(365 * 24 * 3600);
+        self.0.checked_add(mono).unwrap_or_else(|| Instant::now() + year)
     }
 }
 

@@ -27,6 +27,7 @@ mod probing;
 mod run;
 mod serve;
 mod translate;
+mod volumes;
 mod work;
 
 pub use config::Config;

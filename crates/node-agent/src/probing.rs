@@ -25,9 +25,12 @@ pub(crate) struct Told {
     terminating: bool,
 }
 
+/// A container of a pod.
+type Key = (Arc<str>, String);
+
 /// Which run of each container is alive, for commands of exec probes.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Runs(Arc<Mutex<BTreeMap<(Arc<str>, String), u32>>>);
+pub(crate) struct Runs(Arc<Mutex<BTreeMap<Key, u32>>>);
 
 impl Runs {
     fn set(&self, uid: &Arc<str>, container: &str, run: Option<u32>) {

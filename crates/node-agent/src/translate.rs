@@ -3,24 +3,23 @@
 //! References are resolved here, once: environment, volumes, users and limits leave as plain values.
 
 use crate::objects::Objects;
+use crate::volumes::{volume_name, volume_source};
 use pointsman_pod_lifecycle::env::{self, EnvFrom, Holder, Sources, Variable};
 use pointsman_runtime::{
-    ContainerId, ContainerName, ContainerSpec, FileContent, FileSet, HostAlias, Limits, Medium, MountSpec,
-    Network, PodUid, SandboxSpec, User, VolumeName, VolumeSource, VolumeSpec,
+    ContainerId, ContainerName, ContainerSpec, HostAlias, Limits, MountSpec, Network, PodUid, SandboxSpec,
+    User, VolumeSpec,
 };
 use pointsman_wire::quantity::Quantity;
 use pointsman_wire::value::{at, bool_at, int_at, list_at, map_at, str_at};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use thiserror::Error;
 
 /// Where programs are looked for if the container does not say.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// The mode of given files if nobody says (the API's default).
-const FILE_MODE: i64 = 0o644;
 
 /// Why a spec cannot be carried out as things are: a waiting reason and a sentence.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -32,7 +31,7 @@ pub struct Refused {
     pub message: String,
 }
 
-fn config_error(message: impl Into<String>) -> Refused {
+pub(crate) fn config_error(message: impl Into<String>) -> Refused {
     Refused {
         reason: "CreateContainerConfigError",
         message: message.into(),
@@ -51,7 +50,7 @@ pub struct Place<'a> {
 
 impl Place<'_> {
     /// The value of a field that variables and files may refer to.
-    fn field(&self, path: &str) -> Option<String> {
+    pub(crate) fn field(&self, path: &str) -> Option<String> {
         let pod = self.pod;
         let text = |path: &[&str]| Some(str_at(pod, path).to_owned());
         let all = |ips: &[IpAddr]| ips.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(",");
@@ -88,33 +87,12 @@ impl Place<'_> {
 }
 
 /// The value of `limits.cpu` and the like; cores and bytes, rounded up.
-fn resource(container: &Value, path: &str) -> Option<String> {
+pub(crate) fn resource(container: &Value, path: &str) -> Option<String> {
     let (kind, name) = path.split_once('.')?;
     let amount = at(container, &["resources", kind, name])?;
     Quantity::from_value(amount)?
         .to_units()
         .map(|units| units.to_string())
-}
-
-/// The objects that a pod's volumes need.
-pub fn volume_objects(pod: &Value) -> Vec<(Holder, String)> {
-    let mut needed = BTreeSet::new();
-    for volume in list_at(pod, &["spec", "volumes"]) {
-        let projected = list_at(volume, &["projected", "sources"]);
-        for source in std::iter::once(volume).chain(projected) {
-            for (holder, field, name) in [
-                (Holder::ConfigMap, "configMap", "name"),
-                (Holder::Secret, "secret", "secretName"),
-                (Holder::Secret, "secret", "name"),
-            ] {
-                match str_at(source, &[field, name]) {
-                    "" => {}
-                    name => drop(needed.insert((holder, name.to_owned()))),
-                }
-            }
-        }
-    }
-    needed.into_iter().collect()
 }
 
 /// The objects that a container's environment needs.
@@ -205,117 +183,6 @@ fn strings(object: &Value, field: &str) -> Vec<String> {
 
 fn id_at(object: &Value, path: &[&str]) -> Option<u32> {
     int_at(object, path).and_then(|id| u32::try_from(id).ok())
-}
-
-fn volume_name(name: &str) -> Result<VolumeName, Refused> {
-    VolumeName::try_new(name).map_err(|error| config_error(error.to_string()))
-}
-
-fn volume_source(volume: &Value, place: &Place<'_>, objects: &Objects) -> Result<VolumeSource, Refused> {
-    if let Some(scratch) = at(volume, &["emptyDir"]) {
-        let limit = at(scratch, &["sizeLimit"]).and_then(Quantity::from_value);
-        return Ok(VolumeSource::Scratch {
-            medium: match str_at(scratch, &["medium"]) {
-                "Memory" => Medium::Memory,
-                _ => Medium::Disk,
-            },
-            size_limit: limit.and_then(Quantity::to_units),
-        });
-    }
-    if let Some(path) = at(volume, &["hostPath", "path"]).and_then(Value::as_str) {
-        return Ok(VolumeSource::Host(PathBuf::from(path)));
-    }
-    let mut files = FileSet::default();
-    if let Some(projected) = at(volume, &["projected"]) {
-        let mode = int_at(projected, &["defaultMode"]).unwrap_or(FILE_MODE);
-        for source in list_at(projected, &["sources"]) {
-            add_files(&mut files, source, mode, place, objects)?;
-        }
-        return Ok(VolumeSource::Files(files));
-    }
-    for field in ["configMap", "secret", "downwardAPI"] {
-        if let Some(source) = at(volume, &[field]) {
-            let mode = int_at(source, &["defaultMode"]).unwrap_or(FILE_MODE);
-            add_files(&mut files, volume, mode, place, objects)?;
-            return Ok(VolumeSource::Files(files));
-        }
-    }
-    let fields = volume.as_object().into_iter().flatten();
-    let kind = fields
-        .map(|(field, _)| field.as_str())
-        .find(|field| *field != "name");
-    Err(config_error(format!(
-        "volume {:?} is of type {}, which this node cannot mount",
-        str_at(volume, &["name"]),
-        kind.unwrap_or("none")
-    )))
-}
-
-/// Adds the files of one `configMap`, `secret` or `downwardAPI` source.
-fn add_files(
-    files: &mut FileSet,
-    source: &Value,
-    mode: i64,
-    place: &Place<'_>,
-    objects: &Objects,
-) -> Result<(), Refused> {
-    let mut add = |path: &str, bytes: Vec<u8>, own: Option<i64>| {
-        let mode = u32::try_from(own.unwrap_or(mode)).unwrap_or(0o644);
-        files.files.insert(path.to_owned(), FileContent { bytes, mode });
-    };
-    for (holder, field, name) in [
-        (Holder::ConfigMap, "configMap", "name"),
-        (Holder::Secret, "secret", "secretName"),
-        (Holder::Secret, "secret", "name"),
-    ] {
-        let name = str_at(source, &[field, name]);
-        if name.is_empty() {
-            continue;
-        }
-        let optional = bool_at(source, &[field, "optional"]).unwrap_or(false);
-        let Some(data) = objects.bytes(holder, name) else {
-            if optional {
-                continue;
-            }
-            return Err(config_error(format!("{field} {name:?} not found")));
-        };
-        let items = list_at(source, &[field, "items"]);
-        if items.is_empty() {
-            data.into_iter().for_each(|(key, bytes)| add(&key, bytes, None));
-            continue;
-        }
-        for item in items {
-            let key = str_at(item, &["key"]);
-            match data.get(key) {
-                Some(bytes) => add(str_at(item, &["path"]), bytes.clone(), int_at(item, &["mode"])),
-                None if optional => {}
-                None => {
-                    let message = format!("{field} {name:?} has no key {key:?}, which a volume needs");
-                    return Err(config_error(message));
-                }
-            }
-        }
-    }
-    for item in list_at(source, &["downwardAPI", "items"]) {
-        let path = str_at(item, &["fieldRef", "fieldPath"]);
-        let named = str_at(item, &["resourceFieldRef", "containerName"]);
-        let value = if path.is_empty() {
-            let all = list_at(place.pod, &["spec", "containers"]).iter();
-            let container = all
-                .clone()
-                .find(|container| str_at(container, &["name"]) == named);
-            container.and_then(|of| resource(of, str_at(item, &["resourceFieldRef", "resource"])))
-        } else {
-            place.field(path)
-        };
-        let value = value.ok_or_else(|| config_error(format!("unsupported field path {path:?}")))?;
-        add(
-            str_at(item, &["path"]),
-            value.into_bytes(),
-            int_at(item, &["mode"]),
-        );
-    }
-    Ok(())
 }
 
 /// The container of this name, init or not.
@@ -456,6 +323,7 @@ fn mount<'a>(mount: &Value, lookup: impl Fn(&str) -> Option<&'a str>) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pointsman_runtime::VolumeSource;
     use serde_json::json;
 
     fn pod() -> Value {
@@ -521,7 +389,10 @@ mod tests {
             pod_ips: &[],
             host_ips: &[],
         };
-        assert_eq!(volume_objects(&pod), [(Holder::ConfigMap, "c".into())]);
+        assert_eq!(
+            crate::volumes::volume_objects(&pod),
+            [(Holder::ConfigMap, "c".into())]
+        );
         let spec = sandbox(&place, &objects()).unwrap();
         assert_eq!((spec.hostname.as_str(), spec.volume_group), ("web-0", Some(7)));
         let VolumeSource::Files(conf) = &spec.volumes[1].source else {

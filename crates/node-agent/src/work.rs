@@ -10,6 +10,7 @@ use crate::gate::Gate;
 use crate::metrics::Metrics;
 use crate::objects::Objects;
 use crate::translate::{self, Place, Refused};
+use crate::volumes;
 use http::Uri;
 use pointsman_api_client::{ApiError, Client};
 use pointsman_pod_lifecycle::env::Holder;
@@ -30,6 +31,8 @@ use tokio::time::Instant;
 /// The longest a post-start hook may take (the kubelet sets no bound; a hook that hangs would hold the
 /// pod for ever).
 const POST_START: Duration = Duration::from_secs(600);
+/// The longest any hook may take, whatever the pod's grace.
+const LONGEST_HOOK: Duration = Duration::from_secs(24 * 3600);
 
 /// What carrying out needs.
 #[derive(Clone)]
@@ -110,7 +113,7 @@ impl Tools {
 
     async fn make_sandbox(&self, job: &Job) -> Fact {
         let failed = |message: String| Fact::SandboxFailed { message };
-        let objects = match self.objects(job, &translate::volume_objects(&job.pod)).await {
+        let objects = match self.objects(job, &volumes::volume_objects(&job.pod)).await {
             Ok(objects) => objects,
             Err(error) => return failed(format!("reading what volumes need: {error}")),
         };
@@ -147,7 +150,7 @@ impl Tools {
     }
 
     async fn refresh_files(&self, job: &Job) -> Result<(), String> {
-        let objects = self.objects(job, &translate::volume_objects(&job.pod)).await;
+        let objects = self.objects(job, &volumes::volume_objects(&job.pod)).await;
         let objects = objects.map_err(|error| error.to_string())?;
         let spec = translate::sandbox(&self.place(job), &objects).map_err(|refused| refused.message)?;
         let mut known = job.files.lock().await;
@@ -255,6 +258,7 @@ impl Tools {
         which: &str,
         within: Duration,
     ) -> Result<(), String> {
+        let within = within.min(LONGEST_HOOK);
         let spec = translate::find_container(&job.pod, container);
         let Some(hook) = spec.and_then(|spec| at(spec, &["lifecycle", which])) else {
             return Ok(());

@@ -10,14 +10,20 @@
 //! - A phase of Succeeded or Failed is final, and is not reported while a container may still run.
 //! - Every action is answered by a fact; until then the same action is not asked for again.
 
+mod action;
+mod ending;
 pub mod env;
+mod fact;
 mod machine;
+mod patch;
 mod spec;
 mod status;
 mod stop;
 mod unit;
 
-pub use machine::{Action, Fact, Found, FoundContainer, Machine, News, Now, Probed, Settings};
+pub use action::{Action, News};
+pub use fact::{Fact, Found, FoundContainer, Now};
+pub use machine::{Machine, Probed, Settings};
 pub use spec::{Container, Hooks, Pod, PodSpec, Probe, RestartPolicy};
 pub use status::{Condition, ContainerStatus, Phase, PodStatus, Waiting};
 pub use unit::{Cause, Ended, Exit, ProbeKind, Role};

@@ -1,9 +1,12 @@
 //! Which actions follow from what is known of a pod?
 
+use crate::action::{Action, News};
+use crate::ending::{Ending, Gate, Torn, Why};
+use crate::fact::{Fact, Found, Now};
 use crate::spec::{Pod, PodSpec, Reported};
 use crate::status::{Memory, Phase};
 use crate::stop;
-use crate::unit::{Doom, Ended, Exit, ProbeKind, Role, Run, Unit};
+use crate::unit::{Doom, Ended, ProbeKind, Role, Run, Unit};
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,224 +14,13 @@ use std::time::Duration;
 
 /// Grace where nobody set one (the API's default).
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
-/// Grace of a pod that was removed by force: the signal, and little more.
-const FORCED_GRACE: Duration = Duration::from_secs(2);
 /// Waits before a sandbox is tried again.
 const SANDBOX_RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
-/// Patience with a gate beyond the bound that it was asked to keep.
-const GATE_SLACK: Duration = Duration::from_secs(2);
-
-/// Both clocks: the wall's for what people read, and one that never jumps for waits.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Now {
-    /// Wall clock.
-    pub wall: Timestamp,
-    /// Time since the agent started.
-    pub mono: Duration,
-}
-
 /// What holds for all pods of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// The bound of the shutdown gate, if there is a gate to ask.
     pub gate: Option<Duration>,
-}
-
-/// Something worth an Event.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct News {
-    /// Whether somebody should look.
-    pub warning: bool,
-    /// One word.
-    pub reason: &'static str,
-    /// A sentence.
-    pub message: String,
-}
-
-impl News {
-    pub(crate) fn normal(reason: &'static str, message: String) -> Self {
-        Self {
-            warning: false,
-            reason,
-            message,
-        }
-    }
-
-    fn warning(reason: &'static str, message: String) -> Self {
-        Self {
-            warning: true,
-            reason,
-            message,
-        }
-    }
-}
-
-/// What the edge has to do. Each is answered by a [`Fact`], except for `Signal` and `Kill`, which are
-/// answered by the container's exit, and `Tell`.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Action {
-    /// Make the network namespace, the cgroup and the volumes.
-    MakeSandbox,
-    /// Start a container.
-    Start {
-        /// Which.
-        container: String,
-        /// Which run of it, counted from 0.
-        run: u32,
-    },
-    /// Run the post-start hook.
-    PostStart {
-        /// Of which container.
-        container: String,
-        /// Of which run.
-        run: u32,
-    },
-    /// Wait until every node has taken the pod out of its rules.
-    AskGate,
-    /// Run the pre-stop hook.
-    PreStop {
-        /// Of which container.
-        container: String,
-        /// Of which run.
-        run: u32,
-        /// It may take this long.
-        within: Duration,
-    },
-    /// Send the stop signal.
-    Signal {
-        /// To which container.
-        container: String,
-        /// To which run.
-        run: u32,
-    },
-    /// Kill everything of a container.
-    Kill {
-        /// Which.
-        container: String,
-        /// Which run.
-        run: u32,
-    },
-    /// Remove everything that the node has of the pod.
-    TearDown,
-    /// Record an Event.
-    Tell(News),
-}
-
-/// What became known.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Fact {
-    /// The sandbox is there.
-    SandboxUp {
-        /// The pod's addresses, the primary one first.
-        ips: Vec<IpAddr>,
-    },
-    /// The sandbox could not be made.
-    SandboxFailed {
-        /// Why.
-        message: String,
-    },
-    /// A container runs.
-    Started {
-        /// Which.
-        container: String,
-        /// Which run.
-        run: u32,
-        /// Since when.
-        at: Timestamp,
-    },
-    /// A container cannot be started as things are; the attempt does not count.
-    Refused {
-        /// Which.
-        container: String,
-        /// Which run.
-        run: u32,
-        /// One word.
-        reason: String,
-        /// A sentence.
-        message: String,
-    },
-    /// A container could not be started; the attempt counts as a run that failed.
-    StartFailed {
-        /// Which.
-        container: String,
-        /// Which run.
-        run: u32,
-        /// The exit code to show.
-        code: i32,
-        /// A sentence.
-        message: String,
-    },
-    /// A container has ended.
-    Exited {
-        /// Which.
-        container: String,
-        /// Which run.
-        run: u32,
-        /// How.
-        exit: Exit,
-    },
-    /// The post-start hook is over.
-    PostStart {
-        /// Of which container.
-        container: String,
-        /// Of which run.
-        run: u32,
-        /// What went wrong, if anything.
-        outcome: Result<(), String>,
-    },
-    /// The pre-stop hook is over.
-    PreStop {
-        /// Of which container.
-        container: String,
-        /// Of which run.
-        run: u32,
-        /// What went wrong, if anything.
-        outcome: Result<(), String>,
-    },
-    /// A probe has a verdict.
-    Probed {
-        /// Of which container.
-        container: String,
-        /// Of which run.
-        run: u32,
-        /// Which probe.
-        kind: ProbeKind,
-        /// The verdict.
-        healthy: bool,
-        /// When it was reached.
-        at: Timestamp,
-    },
-    /// The gate answered, or failed to.
-    GateOpened,
-    /// The sandbox is gone.
-    TornDown,
-    /// The sandbox could not be removed.
-    TearDownFailed {
-        /// Why.
-        message: String,
-    },
-}
-
-/// What the runtime has of a pod when an agent starts.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Found {
-    /// The addresses of the sandbox, if there is one.
-    pub ips: Option<Vec<IpAddr>>,
-    /// The last run of each container.
-    pub containers: Vec<FoundContainer>,
-}
-
-/// A run that the runtime remembers.
-#[derive(Clone, Debug, PartialEq)]
-pub struct FoundContainer {
-    /// Name.
-    pub name: String,
-    /// Which run, counted from 0.
-    pub run: u32,
-    /// Start.
-    pub started_at: Timestamp,
-    /// How it ended, if it did.
-    pub exit: Option<Exit>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -239,50 +31,10 @@ enum Sandbox {
     Up { ips: Vec<IpAddr> },
 }
 
-/// Why the whole pod ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
-    /// Its containers are done.
-    Completed,
-    /// It was active for too long.
-    Deadline,
-    /// Somebody asked for its end.
-    Deleted,
-    /// Its object is gone.
-    Vanished,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Gate {
-    Unasked,
-    Asked { until: Duration },
-    Open,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Torn {
-    NotYet { retry_at: Duration },
-    Asked,
-    Done,
-}
-
-/// The end of the whole pod.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Ending {
-    pub(crate) why: Why,
-    /// Nobody wants to see it any more.
-    deleted: bool,
-    grace: Duration,
-    gate: Gate,
-    /// When the first container was told to stop.
-    begun: Option<Duration>,
-    torn: Torn,
-}
-
 /// One pod on this node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
-    settings: Settings,
+    pub(crate) settings: Settings,
     pub(crate) uid: String,
     pub(crate) label: String,
     pub(crate) spec: PodSpec,
@@ -396,68 +148,7 @@ impl Machine {
         }
     }
 
-    /// The pod's object is gone: whatever runs has to end now.
-    pub fn vanish(&mut self) {
-        self.begin_ending(Why::Vanished);
-        if let Some(ending) = &mut self.ending {
-            ending.why = Why::Vanished;
-            ending.deleted = true;
-            ending.gate = Gate::Open;
-        }
-        self.shorten(FORCED_GRACE);
-    }
-
-    fn delete(&mut self, grace: Duration) {
-        match &mut self.ending {
-            None => {
-                self.begin_ending(Why::Deleted);
-                if let Some(ending) = &mut self.ending {
-                    ending.grace = grace;
-                }
-            }
-            Some(ending) if ending.why == Why::Deleted => self.shorten(grace),
-            Some(ending) => {
-                // Nothing of it serves any more, so nobody has to be waited for.
-                if ending.why != Why::Vanished {
-                    ending.deleted = true;
-                    ending.gate = Gate::Open;
-                }
-                self.shorten(grace);
-            }
-        }
-    }
-
-    /// A second request may leave less time, never more.
-    fn shorten(&mut self, grace: Duration) {
-        let Some(ending) = &mut self.ending else { return };
-        ending.grace = ending.grace.min(grace);
-        let Some(begun) = ending.begun else { return };
-        let deadline = begun + ending.grace;
-        for unit in &mut self.units {
-            if let Run::Running(running) = &mut unit.run
-                && let Some(stop) = &mut running.stop
-            {
-                stop.shorten(deadline);
-            }
-        }
-    }
-
-    fn begin_ending(&mut self, why: Why) {
-        if self.ending.is_none() {
-            self.ending = Some(Ending {
-                why,
-                deleted: matches!(why, Why::Deleted | Why::Vanished),
-                grace: self.grace(),
-                gate: Gate::Unasked,
-                begun: None,
-                torn: Torn::NotYet {
-                    retry_at: Duration::ZERO,
-                },
-            });
-        }
-    }
-
-    fn grace(&self) -> Duration {
+    pub(crate) fn grace(&self) -> Duration {
         let seconds = self.spec.termination_grace_period_seconds;
         seconds.map_or(DEFAULT_GRACE, seconds_to_duration)
     }
@@ -597,71 +288,43 @@ impl Machine {
     }
 
     fn container_fact(&mut self, fact: Fact, now: Now) -> Vec<News> {
-        let grace = self.grace();
-        let ending = self.ending.is_some();
-        match fact {
-            Fact::Started { container, run, at } => {
-                let Some(unit) = self.starting(&container, run) else {
-                    return Vec::new();
-                };
+        let told = match fact {
+            Fact::Started { container, run, at } => self.starting(&container, run).map(|unit| {
                 unit.started(at);
-                vec![News::normal("Started", format!("Started container {container}"))]
-            }
+                News::normal("Started", format!("Started container {container}"))
+            }),
             Fact::Refused {
                 container,
                 run,
                 reason,
                 message,
-            } => {
-                let Some(unit) = self.starting(&container, run) else {
-                    return Vec::new();
-                };
+            } => self.starting(&container, run).map(|unit| {
                 unit.refused(&reason, &message, now.mono);
-                vec![News::warning("Failed", format!("{reason}: {message}"))]
-            }
+                News::warning("Failed", format!("{reason}: {message}"))
+            }),
             Fact::StartFailed {
                 container,
                 run,
                 code,
                 message,
-            } => {
-                let Some(unit) = self.starting(&container, run) else {
-                    return Vec::new();
-                };
+            } => self.starting(&container, run).map(|unit| {
                 unit.end(Ended::unstarted(run, code, &message, now.wall), now.mono);
-                vec![News::warning("Failed", format!("Error: {message}"))]
-            }
+                News::warning("Failed", format!("Error: {message}"))
+            }),
             Fact::Exited { container, run, exit } => {
-                let unit = self.unit(&container);
-                if let Some(unit) = unit
+                if let Some(unit) = self.unit(&container)
                     && let Some(running) = unit.running_mut(run)
                 {
                     let ended = Ended::of(running, &exit);
                     unit.end(ended, now.mono);
                 }
-                Vec::new()
+                None
             }
             Fact::PostStart {
                 container,
                 run,
                 outcome,
-            } => {
-                let Some(running) = self.unit(&container).and_then(|unit| unit.running_mut(run)) else {
-                    return Vec::new();
-                };
-                running.hook_pending = false;
-                let Err(message) = outcome else { return Vec::new() };
-                let why = "FailedPostStartHook";
-                running.last_words = format!("PostStart hook failed: {message}");
-                running.doom = Some(Doom {
-                    grace,
-                    why: "PostStart hook failed, stopping container".into(),
-                });
-                vec![News::warning(
-                    why,
-                    format!("PostStartHook of {container} failed: {message}"),
-                )]
-            }
+            } => self.post_start_done(&container, run, outcome),
             Fact::PreStop {
                 container,
                 run,
@@ -671,11 +334,10 @@ impl Machine {
                 if let Some(stop) = running.and_then(|running| running.stop.as_mut()) {
                     stop.hook_done();
                 }
-                let told = outcome.err().map(|message| {
+                outcome.err().map(|message| {
                     let message = format!("PreStopHook of {container} failed: {message}");
                     News::warning("FailedPreStopHook", message)
-                });
-                told.into_iter().collect()
+                })
             }
             Fact::Probed {
                 container,
@@ -684,17 +346,33 @@ impl Machine {
                 healthy,
                 ..
             } => {
+                let (grace, ending) = (self.grace(), self.ending.is_some());
                 if let Some(unit) = self.unit(&container) {
                     probed(unit, run, kind, healthy, grace, ending);
                 }
-                Vec::new()
+                None
             }
             Fact::SandboxUp { .. }
             | Fact::SandboxFailed { .. }
             | Fact::GateOpened
             | Fact::TornDown
-            | Fact::TearDownFailed { .. } => Vec::new(),
-        }
+            | Fact::TearDownFailed { .. } => None,
+        };
+        told.into_iter().collect()
+    }
+
+    fn post_start_done(&mut self, container: &str, run: u32, outcome: Result<(), String>) -> Option<News> {
+        let grace = self.grace();
+        let running = self.unit(container)?.running_mut(run)?;
+        running.hook_pending = false;
+        let message = outcome.err()?;
+        running.last_words = format!("PostStart hook failed: {message}");
+        running.doom = Some(Doom {
+            grace,
+            why: "PostStart hook failed, stopping container".into(),
+        });
+        let message = format!("PostStartHook of {container} failed: {message}");
+        Some(News::warning("FailedPostStartHook", message))
     }
 
     fn unit(&mut self, name: &str) -> Option<&mut Unit> {
@@ -767,58 +445,6 @@ impl Machine {
             if !passed && !unit.lets_others_start() {
                 break;
             }
-        }
-    }
-
-    fn end(&mut self, now: Now, actions: &mut Vec<Action>) {
-        let serving = self.mains().any(|unit| unit.running().is_some());
-        let Some(ending) = &mut self.ending else { return };
-        if ending.gate == Gate::Unasked {
-            ending.gate = match self.settings.gate {
-                Some(bound) if ending.why == Why::Deleted && serving => {
-                    actions.push(Action::AskGate);
-                    Gate::Asked {
-                        until: now.mono + bound + GATE_SLACK,
-                    }
-                }
-                _ => Gate::Open,
-            };
-        }
-        if let Gate::Asked { until } = ending.gate {
-            if now.mono < until {
-                return;
-            }
-            ending.gate = Gate::Open;
-        }
-        let begun = *ending.begun.get_or_insert(now.mono);
-        let deadline = begun + ending.grace;
-        self.stop_units(deadline, now, actions);
-        if self.any_alive() {
-            return;
-        }
-        let Some(ending) = &mut self.ending else { return };
-        if let Torn::NotYet { retry_at } = ending.torn
-            && ending.deleted
-            && retry_at <= now.mono
-        {
-            ending.torn = Torn::Asked;
-            actions.push(Action::TearDown);
-        }
-    }
-
-    /// Containers first and all at once, then sidecars one by one, the last started first.
-    fn stop_units(&mut self, deadline: Duration, now: Now, actions: &mut Vec<Action>) {
-        let why = "Stopping container";
-        for unit in self.units.iter_mut().filter(|unit| unit.role != Role::Sidecar) {
-            stop::advance(unit, deadline, why, now, actions);
-        }
-        let busy = |unit: &Unit| unit.role != Role::Sidecar && unit.is_alive();
-        if self.units.iter().any(busy) {
-            return;
-        }
-        let mut sidecars = self.units.iter_mut().rev();
-        if let Some(last) = sidecars.find(|unit| unit.is_alive()) {
-            stop::advance(last, deadline, why, now, actions);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! How is a container brought to its end: hook, signal, patience, kill?
 
-use crate::machine::{Action, News, Now};
+use crate::action::{Action, News};
+use crate::fact::Now;
 use crate::unit::{Run, Unit};
 use std::time::Duration;
 

@@ -346,7 +346,7 @@ fn choices(with_end: bool) -> impl Strategy<Value = Choice> {
         4 => probe.prop_map(|(which, kind, healthy)| Choice::Probe(which, kind, healthy)),
         3 => (0..40u64).prop_map(Choice::Wait),
         1 => any::<bool>().prop_map(Choice::RestartAgent),
-        u32::from(with_end) => (0..40u64).prop_map(Choice::Delete),
+        u32::from(with_end) => prop_oneof![(0..40u64), Just(i64::MAX as u64)].prop_map(Choice::Delete),
     ]
 }
 

@@ -108,6 +108,11 @@ impl Lab {
         self.agent = Some(agent);
     }
 
+    /// Where the agent itself answers.
+    pub fn agent_url(&self, path: &str) -> String {
+        format!("https://{ADDRESS}:10250{path}")
+    }
+
     /// Ends the agent as `kill -9` does.
     pub async fn kill_agent(&mut self) {
         self.agent.take().unwrap().kill().await.unwrap();

@@ -128,3 +128,36 @@ fn a_pod_is_told_to_stop_by_its_hook_and_its_signal() {
         assert_eq!(std::fs::read_to_string(said).unwrap(), "hook\nsignal\n");
     });
 }
+
+#[test]
+fn the_agent_answers_those_who_may_ask_and_nobody_else() {
+    on_a_node(async |lab| {
+        let keys = lab.server.kubeconfig().with_file_name("pki");
+        let ask = async |who: Option<&str>, path: &str| {
+            let mut command = tokio::process::Command::new("curl");
+            command.args(["-sk", "-o", "/dev/null", "-w", "%{http_code}"]);
+            if let Some(who) = who {
+                command.arg("--cert").arg(keys.join(format!("{who}.crt")));
+                command.arg("--key").arg(keys.join(format!("{who}.key")));
+            }
+            let answer = command.arg(lab.agent_url(path)).output().await.unwrap();
+            String::from_utf8(answer.stdout).unwrap()
+        };
+        for (who, path, code) in [
+            (None, "/healthz", "200"),
+            (None, "/metrics", "401"),
+            (None, "/pods", "401"),
+            (Some("admin"), "/pods", "200"),
+            (Some("admin"), "/configz", "200"),
+            (Some("admin"), "/nothing", "404"),
+            (Some("sli"), "/metrics", "200"),
+            (Some("sli"), "/pods", "403"),
+            (Some("proxy"), "/metrics", "403"),
+            // Another node's agent has no business here.
+            (Some("node-n1"), "/containerLogs/default/x/c", "403"),
+            (Some("admin"), "/containerLogs/default/x/c", "404"),
+        ] {
+            assert_eq!(ask(who, path).await, code, "{who:?} {path}");
+        }
+    });
+}

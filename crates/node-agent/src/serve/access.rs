@@ -43,7 +43,14 @@ impl User {
 pub(crate) struct Access {
     client: Client,
     node: String,
-    known: Mutex<BTreeMap<(String, &'static str), (bool, Instant)>>,
+    known: Mutex<BTreeMap<(String, &'static str), Remembered>>,
+}
+
+/// What the API server said, and until when it is believed.
+#[derive(Clone, Copy)]
+struct Remembered {
+    allowed: bool,
+    until: Instant,
 }
 
 /// The subresource of nodes that a path is authorized as (the kubelet's table).
@@ -78,10 +85,10 @@ impl Access {
         let now = Instant::now();
         {
             let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some((allowed, until)) = known.get(&key)
-                && now < *until
+            if let Some(remembered) = known.get(&key)
+                && now < remembered.until
             {
-                return *allowed;
+                return remembered.allowed;
             }
         }
         let allowed = self.ask(user, subresource).await;
@@ -90,7 +97,7 @@ impl Access {
         if known.len() >= MOST {
             known.clear();
         }
-        known.insert(key, (allowed, until));
+        known.insert(key, Remembered { allowed, until });
         allowed
     }
 

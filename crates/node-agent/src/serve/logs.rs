@@ -149,77 +149,114 @@ pub(super) fn stream(
 
 async fn read(
     path: &Path,
-    mut alive: watch::Receiver<bool>,
+    alive: watch::Receiver<bool>,
     options: Options,
     sender: &mpsc::Sender<Bytes>,
 ) -> std::io::Result<()> {
+    let follow = options.follow;
+    let mut reader = Reader {
+        tail: options.tail,
+        filter: Filter::new(options),
+        lines: Lines::default(),
+        kept: VecDeque::new(),
+        sender,
+    };
     let mut rotated = path.as_os_str().to_owned();
     rotated.push(".1");
-    let (follow, tail) = (options.follow, options.tail);
-    let mut filter = Filter::new(options);
-    let mut kept = VecDeque::new();
-    let mut lines = Lines::default();
+    if let Ok(mut old) = File::open(&rotated).await
+        && !reader.take(&mut old).await?
+    {
+        return Ok(());
+    }
     let mut file = match File::open(path).await {
         Ok(file) => Some(file),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
         Err(error) => return Err(error),
     };
-    let mut files = Vec::new();
-    files.extend(File::open(&rotated).await.ok());
-    // What is there now: all of it, or its end.
-    for part in files.iter_mut().chain(file.as_mut()) {
-        while let Some(chunk) = next_chunk(part).await? {
-            for line in lines.push(&chunk) {
-                let Some(out) = filter.render(&line) else { continue };
-                match tail {
-                    Some(most) => {
-                        kept.push_back(out);
-                        if kept.len() > most {
-                            kept.pop_front();
-                        }
-                    }
-                    None if !send(&mut filter, sender, out).await => return Ok(()),
-                    None => {}
-                }
-            }
-        }
+    if let Some(file) = &mut file
+        && !reader.take(file).await?
+    {
+        return Ok(());
     }
-    for out in kept {
-        if !send(&mut filter, sender, out).await {
-            return Ok(());
-        }
-    }
-    while follow {
-        // What was written before the end was seen is read after it was seen.
-        let over = !*alive.borrow_and_update();
-        file = reopened(path, file).await?;
-        if let Some(part) = &mut file {
-            while let Some(chunk) = next_chunk(part).await? {
-                for line in lines.push(&chunk) {
-                    if let Some(out) = filter.render(&line)
-                        && !send(&mut filter, sender, out).await
-                    {
-                        return Ok(());
-                    }
-                }
-            }
-        }
-        if over {
-            break;
-        }
-        tokio::select! {
-            () = tokio::time::sleep(LOOK) => {}
-            _ = alive.changed() => {}
-            () = sender.closed() => return Ok(()),
-        }
+    if reader.send_tail().await && follow {
+        reader.follow(path, file, alive).await?;
     }
     Ok(())
 }
 
-async fn send(filter: &mut Filter, sender: &mpsc::Sender<Bytes>, out: Bytes) -> bool {
-    match filter.cut(out) {
-        Some(bytes) => sender.send(bytes).await.is_ok(),
-        None => false,
+/// One reading of a log. Its functions return whether anybody still wants to read.
+struct Reader<'a> {
+    filter: Filter,
+    lines: Lines,
+    /// Only so many of the lines that are there already.
+    tail: Option<usize>,
+    kept: VecDeque<Bytes>,
+    sender: &'a mpsc::Sender<Bytes>,
+}
+
+impl Reader<'_> {
+    /// Reads a file to its present end.
+    async fn take(&mut self, file: &mut File) -> std::io::Result<bool> {
+        while let Some(chunk) = next_chunk(file).await? {
+            for line in self.lines.push(&chunk) {
+                let Some(out) = self.filter.render(&line) else {
+                    continue;
+                };
+                if let Some(most) = self.tail {
+                    self.kept.push_back(out);
+                    if self.kept.len() > most {
+                        self.kept.pop_front();
+                    }
+                } else if !self.send(out).await {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Sends the last lines of what was there; what comes now is sent as it comes.
+    async fn send_tail(&mut self) -> bool {
+        self.tail = None;
+        for out in std::mem::take(&mut self.kept) {
+            if !self.send(out).await {
+                return false;
+            }
+        }
+        true
+    }
+
+    async fn follow(
+        &mut self,
+        path: &Path,
+        mut file: Option<File>,
+        mut alive: watch::Receiver<bool>,
+    ) -> std::io::Result<()> {
+        loop {
+            // What was written before the end was seen is read after it was seen.
+            let over = !*alive.borrow_and_update();
+            file = reopened(path, file).await?;
+            if let Some(file) = &mut file
+                && !self.take(file).await?
+            {
+                return Ok(());
+            }
+            if over {
+                return Ok(());
+            }
+            tokio::select! {
+                () = tokio::time::sleep(LOOK) => {}
+                _ = alive.changed() => {}
+                () = self.sender.closed() => return Ok(()),
+            }
+        }
+    }
+
+    async fn send(&mut self, out: Bytes) -> bool {
+        match self.filter.cut(out) {
+            Some(bytes) => self.sender.send(bytes).await.is_ok(),
+            None => false,
+        }
     }
 }
 

@@ -44,10 +44,14 @@ pub struct Cluster {
     home: TempDir,
     server: Option<Running>,
     address: SocketAddr,
-    client: Client,
+    pub client: Client,
     pub runtime: Arc<FakeRuntime>,
     /// The gate of agents started from now on.
     pub gate: Option<Gate>,
+    /// How agents started from now on probe.
+    pub probes: ProbeConfig,
+    /// How agents started from now on read probes.
+    pub reading: Reading,
 }
 
 /// A running agent.
@@ -136,6 +140,8 @@ impl Cluster {
             client,
             runtime: Arc::new(FakeRuntime::new()),
             gate: None,
+            probes: ProbeConfig::default(),
+            reading: Reading::default(),
             home,
         }
     }
@@ -177,8 +183,8 @@ impl Cluster {
             refresh: Duration::from_millis(200),
             gate: self.gate.clone(),
             routes: false,
-            probes: ProbeConfig::default(),
-            reading: Reading::default(),
+            probes: self.probes,
+            reading: self.reading.clone(),
             shown: Value::Null,
         };
         let (stop, stopping) = watch::channel(false);
