@@ -9,7 +9,9 @@ PACKAGES := \
   iptables:/usr/sbin/iptables-nft-restore \
   nftables:/usr/sbin/nft \
   iproute2:/usr/sbin/ip \
-  conntrack:/usr/sbin/conntrack
+  conntrack:/usr/sbin/conntrack \
+  chromium:/usr/bin/chromium \
+  chromium-driver:/usr/bin/chromedriver
 # Any kubectl will do; Debian's is the fallback.
 ifeq ($(shell command -v kubectl),)
 PACKAGES += kubernetes-client:/usr/bin/kubectl

@@ -17,15 +17,28 @@ use crate::owner::Request;
 const STILL_THERE: Duration = Duration::from_secs(15);
 
 /// Files of the page, which is part of the program and loads nothing from elsewhere.
-const ASSETS: [(&str, &str, &[u8]); 1] = [(
-    "/",
-    "text/html; charset=utf-8",
-    include_bytes!("../assets/index.html"),
-)];
+const ASSETS: [(&str, &str, &[u8]); 4] = [
+    (
+        "/",
+        "text/html; charset=utf-8",
+        include_bytes!("../assets/index.html"),
+    ),
+    (
+        "/page.css",
+        "text/css; charset=utf-8",
+        include_bytes!("../assets/page.css"),
+    ),
+    (
+        "/page.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../assets/page.js"),
+    ),
+    ("/icon.svg", "image/svg+xml", include_bytes!("../assets/icon.svg")),
+];
 
 /// What the page may do: talk to us, and nothing else.
-const POLICY: &str = "default-src 'none'; connect-src 'self'; img-src 'self' data:; \
-    style-src 'self' 'unsafe-inline'; script-src 'self' 'unsafe-inline'; base-uri 'none'; \
+const POLICY: &str = "default-src 'none'; connect-src 'self'; img-src 'self'; \
+    style-src 'self'; script-src 'self'; base-uri 'none'; \
     form-action 'none'; frame-ancestors 'none'";
 
 /// A file of the page.

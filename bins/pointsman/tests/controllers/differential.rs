@@ -177,7 +177,10 @@ impl World {
             // Readiness ends with the pod, as the kubelet says it: upstream overlooks a phase that
             // changes alone and keeps such a pod as ready, which ours does not.
             let conditions = json!([{ "type": "Ready", "status": "False" }]);
-            return Some(Step::Status(name, json!({ "phase": phase, "conditions": conditions })));
+            return Some(Step::Status(
+                name,
+                json!({ "phase": phase, "conditions": conditions }),
+            ));
         }
         pod.addressed = true;
         let ip = format!("10.1.{}.{}", number / 250, number % 250 + 1);
@@ -188,7 +191,12 @@ impl World {
     }
 
     fn flip(&self, dice: &mut Dice) -> Option<Step> {
-        let names: Vec<&String> = self.pods.iter().filter(|(_, pod)| !pod.ended).map(|(name, _)| name).collect();
+        let names: Vec<&String> = self
+            .pods
+            .iter()
+            .filter(|(_, pod)| !pod.ended)
+            .map(|(name, _)| name)
+            .collect();
         let name = dice.pick(&names)?.to_string();
         let status = if dice.roll(3) == 0 { "False" } else { "True" };
         let conditions = json!([{ "type": "Ready", "status": status }]);

@@ -13,7 +13,9 @@ mod harness;
 )]
 mod wire;
 
+mod browser;
 mod gate;
 mod measured;
+mod page;
 mod programmer;
 mod site;
