@@ -38,8 +38,8 @@ build: deps ## Build the program (debug)
 	$(CARGO) build --locked --bin pointsman
 
 .PHONY: up
-up: build ## Run a cluster on this machine until Ctrl-C
-	sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; $$sudo target/debug/pointsman up
+up: build ## Run a cluster with a demonstration on this machine until Ctrl-C
+	sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; $$sudo target/debug/pointsman up --demo
 
 .PHONY: test
 test: deps fmt clippy licences unit ## Everything that CI checks

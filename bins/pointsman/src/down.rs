@@ -23,7 +23,7 @@ pub struct Flags {
 }
 
 /// Stops the cluster if it runs, and removes what is left of it; its data stays.
-pub fn run(flags: &Flags) -> anyhow::Result<()> {
+pub async fn run(flags: &Flags) -> anyhow::Result<()> {
     let name = &flags.name;
     let known = claim::look_up(name)?;
     if let Known::Running(record) = &known {
@@ -34,7 +34,8 @@ pub fn run(flags: &Flags) -> anyhow::Result<()> {
     // A cluster that stopped by itself has cleaned up; one that was killed, or died before, has not.
     let claim = Claim::take(name)?;
     let removed = if rustix::process::geteuid().is_root() {
-        leftovers::remove(name)?
+        let earlier = claim.earlier.clone().unwrap_or_default();
+        leftovers::remove(name, &earlier).await?
     } else {
         leftovers::Removed::default()
     };

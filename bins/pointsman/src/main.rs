@@ -92,7 +92,7 @@ fn main() -> ExitCode {
     let outcome = runtime.block_on(async {
         match cli.command {
             Command::Up(flags) => up::run(*flags).await,
-            Command::Down(flags) => down::run(&flags),
+            Command::Down(flags) => down::run(&flags).await,
             Command::Status(flags) => return status::run(&flags).await,
             Command::Exec(flags) => return exec::run(flags).await,
             Command::Completions { shell } => complete(shell),
@@ -115,6 +115,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Whether this build has a command.
+fn has_command(name: &str) -> bool {
+    use clap::CommandFactory;
+    Cli::command().find_subcommand(name).is_some()
 }
 
 /// Writes a shell's completions to standard output.

@@ -270,7 +270,8 @@ async fn list(client: Option<&Client>, path: &str) -> Result<Vec<Value>, String>
     }
 }
 
-/// The resident memory of the cluster's own processes; those of pods are the pods'.
+/// The memory of the cluster's own processes, each page shared by several counted once; that of pods is the
+/// pods'.
 fn memory_of(record: &Record) -> u64 {
     let namespaces: Vec<Netns> = record
         .nodes
@@ -282,12 +283,12 @@ fn memory_of(record: &Record) -> u64 {
         false => Netns::processes(&namespaces).unwrap_or_default(),
     };
     pids.push(record.pid);
-    pids.into_iter().filter_map(resident).sum()
+    pids.into_iter().filter_map(memory).sum()
 }
 
-fn resident(pid: u32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+fn memory(pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
     let kibibytes: u64 = line.trim().trim_end_matches(" kB").trim().parse().ok()?;
     Some(kibibytes << 10)
 }

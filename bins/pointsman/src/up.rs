@@ -9,22 +9,21 @@
 //! ```
 
 pub mod claim;
+mod demo;
 pub mod leftovers;
 pub mod network;
 pub mod nodes;
+mod parts;
 pub mod plan;
 mod pod_routes;
 pub mod progress;
-mod register;
 mod supervise;
 
 use crate::{apiserver, controllers, stop_signal};
 use anyhow::{Context, bail};
-use claim::{Claim, NodeRecord, Record};
+use claim::{Claim, Record};
 use clap::{Args, Parser, ValueEnum};
 use plan::{Block, Plan};
-use pointsman_api_client::{Source, connect};
-use pointsman_api_server::Running;
 use pointsman_api_server::auth::kubeconfig::local_url;
 use progress::{Output, Progress};
 use serde_json::json;
@@ -34,7 +33,6 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use supervise::Supervisor;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
 /// What a newcomer needs and nothing else.
 #[derive(Args)]
@@ -62,6 +60,9 @@ pub struct Flags {
     /// For whom output is written.
     #[arg(long, value_enum, default_value_t)]
     output: Output,
+    /// Show what happens to requests while pods and nodes come and go, then stay.
+    #[arg(long)]
+    demo: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -102,14 +103,20 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
              for the API server and controllers alone"
         );
     }
+    if flags.demo && flags.nodes == 0 {
+        bail!("--demo needs nodes");
+    }
     let claim = Claim::take(&flags.name)?;
-    let outcome = match prepare(&flags, &progress, &claim) {
-        Ok(plan) => serve(&flags, plan.as_ref(), &progress, &claim).await,
-        Err(error) => Err(error),
+    let (outcome, facts) = match prepare(&flags, &progress, &claim).await {
+        Ok(plan) => {
+            let outcome = serve(&flags, plan.as_ref(), &progress, &claim).await;
+            (outcome, parts::record(&flags, plan.as_ref()))
+        }
+        Err(error) => (Err(error), parts::record(&flags, None)),
     };
     let removed = match flags.nodes {
         0 => Ok(leftovers::Removed::default()),
-        _ => leftovers::remove(&flags.name),
+        _ => leftovers::remove(&flags.name, &facts).await,
     };
     // What ended the cluster matters more than what its end could not do.
     outcome?;
@@ -118,14 +125,16 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
 }
 
 /// Cleans up after an earlier run and makes the network, if there are nodes.
-fn prepare(flags: &Flags, progress: &Progress, claim: &Claim) -> anyhow::Result<Option<Plan>> {
+async fn prepare(flags: &Flags, progress: &Progress, claim: &Claim) -> anyhow::Result<Option<Plan>> {
     std::fs::create_dir_all(&flags.data_dir)
         .with_context(|| format!("making {}", flags.data_dir.display()))?;
-    claim.write(&record(flags, None))?;
     if flags.nodes == 0 {
+        claim.write(&parts::record(flags, None))?;
         return Ok(None);
     }
-    let removed = leftovers::remove(&flags.name).context("cleaning up after an earlier run")?;
+    let earlier = claim.earlier.clone().unwrap_or_default();
+    let removed = leftovers::remove(&flags.name, &earlier).await;
+    let removed = removed.context("cleaning up after an earlier run")?;
     if !removed.is_nothing() {
         progress.note(format_args!("cleaned up after an earlier run: {removed}"));
     }
@@ -136,6 +145,8 @@ fn prepare(flags: &Flags, progress: &Progress, claim: &Claim) -> anyhow::Result<
         block: remembered_block(flags)?,
         nodes: flags.nodes,
     };
+    // Whatever happens from here on, the next start knows where to look.
+    claim.write(&parts::record(flags, Some(&plan)))?;
     network::build(&plan).context("connecting the nodes")?;
     drop(lock);
     progress.ready(
@@ -162,158 +173,57 @@ fn remembered_block(flags: &Flags) -> anyhow::Result<Block> {
 
 async fn serve(flags: &Flags, plan: Option<&Plan>, progress: &Progress, claim: &Claim) -> anyhow::Result<()> {
     let started = Instant::now();
-    let server = apiserver::launch(role(server_arguments(flags, plan))?).await?;
+    let server = apiserver::launch(role(parts::server_arguments(flags, plan))?).await?;
     progress.ready(
         "API server",
         started,
         format_args!("https://{}, {} objects found", server.address, server.objects),
     );
     let (stop, stopping) = watch::channel(false);
-    let loops = role(controller_arguments(flags, plan))?;
+    let loops = role(parts::controller_arguments(flags, plan))?;
     let mut loops = tokio::spawn(controllers::run_until(loops, stopping));
     let mut supervisor = Supervisor::new()?;
+    let mut collector = None;
     let outcome = async {
-        let routes = match plan {
-            Some(plan) => Some(start_nodes(flags, plan, &server, progress, &mut supervisor).await?),
-            None => None,
-        };
-        let facts = Record {
+        let mut facts = Record {
             ready: true,
             server: local_url(server.address),
-            ..record(flags, plan)
+            ..parts::record(flags, plan)
         };
+        let mut nodes = None;
+        if let Some(plan) = plan {
+            let running = collector.insert(parts::start_collector(flags, plan, progress).await?);
+            facts.page = Some(format!("http://{}/", running.address));
+            let gate = running.gate_address;
+            nodes = Some(parts::start_nodes(flags, plan, &server, gate, progress, &mut supervisor).await?);
+        }
         claim.write(&facts)?;
         progress.all_ready(&how_to_use(&facts), serde_json::to_value(&facts)?);
+        let collecting = async {
+            match &mut collector {
+                Some(collector) => collector.ended().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             signal = stop_signal() => signal?,
             ended = &mut loops => ended??,
+            () = collecting => bail!("a part of the collector ended unexpectedly"),
+            never = parts::demonstrate(flags, plan, nodes.as_ref(), progress) => match never {},
         }
-        drop(routes);
         anyhow::Ok(())
     }
     .await;
     supervisor.stop().await;
+    if let Some(collector) = collector {
+        collector.stop().await;
+    }
     stop.send_replace(true);
     if !loops.is_finished() {
         loops.await??;
     }
     server.stop().await;
     outcome
-}
-
-/// Ends a task with the value.
-struct Aborting(JoinHandle<()>);
-
-impl Drop for Aborting {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-/// Starts all nodes and returns once all serve. What is returned keeps the fabric's routes to pods.
-async fn start_nodes(
-    flags: &Flags,
-    plan: &Plan,
-    server: &Running,
-    progress: &Progress,
-    supervisor: &mut Supervisor,
-) -> anyhow::Result<Aborting> {
-    let started = Instant::now();
-    let client = connect::connect(&Source::Kubeconfig(server.kubeconfig.clone()), "pointsman-up").await?;
-    register::register(&client, plan)
-        .await
-        .context("registering nodes")?;
-    let routes = Aborting(tokio::spawn(pod_routes::keep(client, plan.clone())));
-    let for_nodes = SocketAddr::new(plan.host_address().address(), server.address.port());
-    let credentials = nodes::Credentials::write(&flags.data_dir, &local_url(for_nodes))?;
-    let settings = nodes::Settings {
-        program: std::env::current_exe().context("finding our own program")?,
-        logs: flags.data_dir.join("logs"),
-        proxy_mode: flags.proxy_mode.as_str().to_owned(),
-    };
-    std::fs::create_dir_all(&settings.logs).with_context(|| format!("making {}", settings.logs.display()))?;
-    for node in plan.nodes() {
-        nodes::start(plan, &node, &credentials, &settings, supervisor)?;
-    }
-    let mut failed = 0;
-    for node in plan.nodes() {
-        let part = format!("{} proxy", node.name);
-        match nodes::wait_for_proxy(&node, &settings).await {
-            Ok(()) => progress.ready(
-                &part,
-                started,
-                format_args!("{} at {}", settings.proxy_mode, node.address),
-            ),
-            Err(why) => {
-                progress.failed(&part, why);
-                failed += 1;
-            }
-        }
-    }
-    if failed > 0 {
-        bail!("{failed} of {} nodes do not serve", plan.nodes);
-    }
-    Ok(routes)
-}
-
-fn server_arguments(flags: &Flags, plan: Option<&Plan>) -> Vec<OsString> {
-    let mut arguments = vec!["--data-dir".into(), flags.data_dir.clone().into()];
-    let Some(plan) = plan else {
-        let listen = flags.listen.map(|listen| format!("--listen={listen}").into());
-        arguments.extend(listen);
-        return arguments;
-    };
-    let for_nodes = plan.host_address().address();
-    let listen = match flags.listen {
-        None => format!("{for_nodes}:6443"),
-        Some(listen) if listen.ip().is_unspecified() || listen.ip() == for_nodes => listen.to_string(),
-        // Nodes cannot reach the user's choice, so there is a second listener.
-        Some(listen) => format!("{listen},{for_nodes}:0"),
-    };
-    arguments.push(format!("--listen={listen}").into());
-    arguments.push(format!("--advertise-address={for_nodes}").into());
-    arguments.push(format!("--service-cluster-ip-range={}", plan.service_range()).into());
-    arguments
-}
-
-fn controller_arguments(flags: &Flags, plan: Option<&Plan>) -> Vec<OsString> {
-    let kubeconfig = flags.data_dir.join("kubeconfigs/controllers.kubeconfig");
-    let metrics = plan.map_or("off".to_owned(), |plan| controllers_address(plan).to_string());
-    let pods = plan.map_or("10.244.0.0/16".to_owned(), |plan| plan.pod_range().to_string());
-    vec![
-        "--kubeconfig".into(),
-        kubeconfig.into(),
-        // One process leads by itself.
-        "--leader-elect=false".into(),
-        format!("--metrics-listen={metrics}").into(),
-        "--allocate-node-cidrs".into(),
-        format!("--cluster-cidr={pods}").into(),
-    ]
-}
-
-/// Where the controllers tell their health: on an address that no other cluster has.
-fn controllers_address(plan: &Plan) -> SocketAddr {
-    SocketAddr::new(plan.host_address().address(), 10257)
-}
-
-fn record(flags: &Flags, plan: Option<&Plan>) -> Record {
-    let nodes = plan.map(Plan::nodes).unwrap_or_default();
-    Record {
-        name: flags.name.clone(),
-        pid: std::process::id(),
-        data_dir: absolute(&flags.data_dir),
-        kubeconfig: absolute(&flags.data_dir.join("admin.kubeconfig")),
-        nodes: nodes
-            .into_iter()
-            .map(|node| NodeRecord {
-                name: node.name,
-                namespace: node.namespace,
-                address: node.address,
-            })
-            .collect(),
-        controllers: plan.map(controllers_address),
-        ..Record::default()
-    }
 }
 
 fn absolute(path: &Path) -> PathBuf {
@@ -325,15 +235,17 @@ fn how_to_use(facts: &Record) -> String {
         "pointsman" => String::new(),
         other => format!(" --name {other}"),
     };
-    let node = match facts.nodes.first() {
-        Some(node) => format!("  pointsman exec{name} {} -- nft list ruleset\n", node.name),
-        None => String::new(),
+    let third = match facts.nodes.first() {
+        Some(node) => format!("pointsman exec{name} {} -- nft list ruleset", node.name),
+        None => "kubectl get pods --watch".to_owned(),
     };
+    let page = facts.page.as_deref().unwrap_or("none without nodes");
     format!(
-        "serving   {}\n\nTry, in another terminal:\n  \
+        "serving   {}\npage      {page}\n\nTry, in another terminal:\n  \
          export KUBECONFIG={}\n  \
-         kubectl create deployment web --image=host --replicas=3 && kubectl get deployments,pods -o wide\n  \
-         kubectl expose deployment web --port=80 && kubectl get services,endpointslices\n{node}\n\
+         kubectl create deployment web --image=host --replicas=3 -- python3 -m http.server 8080\n  \
+         kubectl expose deployment web --port=80 --target-port=8080 && kubectl get services,endpointslices\n  \
+         {third}\n\n\
          Ctrl-C or `pointsman down{name}` stops it; the next start finds its data in {}.",
         facts.server,
         facts.kubeconfig.display(),

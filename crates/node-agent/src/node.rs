@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// Below this much free memory a node is under pressure (the kubelet's hard eviction threshold).
 const LEAST_MEMORY: u64 = 100 << 20;
+/// So much free disk is enough on any machine: on one that somebody works at, a tenth of a large disk is seldom free.
+const ENOUGH_DISK: u64 = 10 << 30;
 /// Below this share of free disk a node is under pressure.
 const LEAST_DISK: f64 = 0.10;
 /// Below this share of free inodes a node is under pressure.
@@ -127,7 +129,7 @@ impl Identity {
         now: Timestamp,
     ) -> Vec<Value> {
         let share = |free: u64, total: u64| free as f64 / total.max(1) as f64;
-        let disk = share(host.disk_free, host.disk_total) < LEAST_DISK
+        let disk = (share(host.disk_free, host.disk_total) < LEAST_DISK && host.disk_free < ENOUGH_DISK)
             || share(host.inodes_free, host.inodes_total) < LEAST_INODES;
         let processes = share(host.pids_max.saturating_sub(host.pids), host.pids_max) < LEAST_PIDS;
         let pressures = [

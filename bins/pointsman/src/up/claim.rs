@@ -51,6 +51,8 @@ pub struct NodeRecord {
 #[derive(Debug)]
 pub struct Claim {
     dir: PathBuf,
+    /// What an earlier run told, if it did not end well.
+    pub earlier: Option<Record>,
     _lock: File,
 }
 
@@ -61,7 +63,11 @@ impl Claim {
         fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
         let lock = open_lock(&dir)?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { dir, _lock: lock }),
+            Ok(()) => Ok(Self {
+                earlier: read(&dir),
+                dir,
+                _lock: lock,
+            }),
             Err(TryLockError::WouldBlock) => {
                 let pid = read(&dir).map_or(0, |record| record.pid);
                 bail!(

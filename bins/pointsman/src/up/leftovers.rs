@@ -1,8 +1,12 @@
 //! What is left of a cluster that stopped or died, and how does it go?
 
+use super::claim::Record;
+use super::nodes::root_dir;
 use super::plan::{host_link, is_namespace_of};
 use anyhow::{Context, bail};
 use pointsman_fabric::Netns;
+use pointsman_runtime::Runtime;
+use pointsman_runtime::process::{Config, ProcessRuntime};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -15,6 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Removed {
     /// Processes that were killed.
     pub processes: usize,
+    /// Pods with everything they had.
+    pub pods: usize,
     /// Network namespaces.
     pub namespaces: usize,
     /// Links of the host.
@@ -32,16 +38,21 @@ impl fmt::Display for Removed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             processes,
+            pods,
             namespaces,
             links,
         } = self;
-        write!(f, "{processes} processes, {namespaces} namespaces, {links} links")
+        write!(
+            f,
+            "{processes} processes, {pods} pods, {namespaces} namespaces, {links} links"
+        )
     }
 }
 
-/// Kills every process in the cluster's namespaces and removes the namespaces and the host's link. Does
-/// nothing if there is nothing, and can be repeated if it failed half way.
-pub fn remove(cluster: &str) -> anyhow::Result<Removed> {
+/// Kills every process in the cluster's namespaces and removes pods, namespaces and the host's link. Does
+/// nothing if there is nothing, and can be repeated if it failed half way. The record of the last run says
+/// where pods may be.
+pub async fn remove(cluster: &str, record: &Record) -> anyhow::Result<Removed> {
     let mut removed = Removed::default();
     let names: Vec<String> = Netns::names()?
         .into_iter()
@@ -49,6 +60,12 @@ pub fn remove(cluster: &str) -> anyhow::Result<Removed> {
         .collect();
     let namespaces: Vec<Netns> = names.iter().filter_map(|name| Netns::named(name).ok()).collect();
     removed.processes = kill_all(&namespaces)?;
+    for node in &record.nodes {
+        // An agent that is gone does not mind if we take its place.
+        removed.pods += remove_pods(record, &node.name, &node.namespace)
+            .await
+            .with_context(|| format!("removing the pods of {}", node.name))?;
+    }
     for name in &names {
         removed.namespaces += usize::from(Netns::delete(name)?);
     }
@@ -57,6 +74,24 @@ pub fn remove(cluster: &str) -> anyhow::Result<Removed> {
     let mut host = Netns::current()?.network()?;
     removed.links = usize::from(host.delete_link(&host_link(cluster))?);
     Ok(removed)
+}
+
+async fn remove_pods(record: &Record, node: &str, namespace: &str) -> anyhow::Result<usize> {
+    let root = root_dir(&record.data_dir, node);
+    if !root.exists() {
+        return Ok(0);
+    }
+    let runtime = ProcessRuntime::open(Config {
+        node_netns: Netns::named(namespace).ok(),
+        ..Config::new(root)
+    })
+    .await?;
+    let pods = runtime.list().await?;
+    for pod in &pods {
+        runtime.remove_pod(&pod.pod).await?;
+    }
+    runtime.close();
+    Ok(pods.len())
 }
 
 /// Kills everything in the namespaces, also what is started meanwhile, and says how much there was.

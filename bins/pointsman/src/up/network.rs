@@ -90,6 +90,16 @@ pub fn route_pods(plan: &Plan, wanted: &[(Prefix, IpAddr)]) -> Result<(), Fabric
     Ok(())
 }
 
+/// Cuts or repairs the cable of a node.
+pub fn set_cable(plan: &Plan, port: &str, connected: bool) -> Result<(), FabricError> {
+    let mut switch = Netns::named(&plan.fabric_namespace())?.network()?;
+    if connected {
+        switch.set_up(port)
+    } else {
+        switch.set_down(port)
+    }
+}
+
 /// The block that a data directory was given, or a new one.
 pub fn choose_block(plan_name: &str, remembered: Option<Block>) -> anyhow::Result<Block> {
     let in_use = in_use()?;

@@ -4,9 +4,12 @@ use super::plan::{NodePlan, Plan};
 use super::supervise::{Spec, Supervisor};
 use crate::plain_http;
 use anyhow::Context;
+use pointsman_api_client::{Client, Resource};
 use pointsman_api_server::auth::kubeconfig;
 use pointsman_api_server::auth::pki::{Identity, Pki};
 use pointsman_fabric::Netns;
+use serde_json::Value;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -22,11 +25,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The files that programs on nodes need.
 pub struct Credentials {
     proxy: PathBuf,
+    agents: BTreeMap<String, PathBuf>,
 }
 
 impl Credentials {
     /// Writes kubeconfigs that name the server as nodes reach it.
-    pub fn write(data_dir: &Path, server: &str) -> anyhow::Result<Self> {
+    pub fn write(data_dir: &Path, plan: &Plan, server: &str) -> anyhow::Result<Self> {
         let now = SystemTime::now();
         let pki = Pki::open(&data_dir.join("pki"), now)?;
         let identity = Identity::proxy();
@@ -34,7 +38,12 @@ impl Credentials {
         let text = kubeconfig::render(server, pki.ca_pem(), &identity.name, &pair);
         let proxy = data_dir.join("kubeconfigs/node-proxies.kubeconfig");
         write_secret(&proxy, &text).with_context(|| format!("writing {}", proxy.display()))?;
-        Ok(Self { proxy })
+        let mut agents = BTreeMap::new();
+        for node in plan.nodes() {
+            let path = kubeconfig::write_node(&pki, data_dir, &node.name, server, pki.ca_pem(), now)?;
+            agents.insert(node.name, path);
+        }
+        Ok(Self { proxy, agents })
     }
 }
 
@@ -47,17 +56,27 @@ pub fn start(
     supervisor: &mut Supervisor,
 ) -> anyhow::Result<()> {
     let namespace = Netns::named(&node.namespace)?;
-    let arguments = proxy_arguments(plan, node, &credentials.proxy, &settings.proxy_mode);
-    let program = settings.program.clone();
-    supervisor.keep(Spec {
-        label: format!("{} proxy", node.name),
-        command: Box::new(move || {
-            let mut command = namespace.command(&program);
-            command.arg("proxy").args(&arguments);
-            command
-        }),
-        log: settings.log(&node.name, "proxy"),
-    });
+    let kubeconfig = credentials.agents.get(&node.name);
+    let kubeconfig = kubeconfig.with_context(|| format!("{} has no kubeconfig", node.name))?;
+    let roles = [
+        (
+            "proxy",
+            proxy_arguments(plan, node, &credentials.proxy, &settings.proxy_mode),
+        ),
+        ("node", agent_arguments(node, kubeconfig, settings)),
+    ];
+    for (role, arguments) in roles {
+        let (namespace, program) = (namespace.clone(), settings.program.clone());
+        supervisor.keep(Spec {
+            label: format!("{} {role}", node.name),
+            command: Box::new(move || {
+                let mut command = namespace.command(&program);
+                command.arg(role).args(&arguments);
+                command
+            }),
+            log: settings.log(&node.name, role),
+        });
+    }
     Ok(())
 }
 
@@ -69,6 +88,12 @@ pub struct Settings {
     pub logs: PathBuf,
     /// How proxies write rules.
     pub proxy_mode: String,
+    /// Where agents keep what they run.
+    pub roots: PathBuf,
+    /// Where agents ask whether a pod may be stopped.
+    pub gate: Option<SocketAddr>,
+    /// How often agents report.
+    pub report_every: Option<Duration>,
 }
 
 impl Settings {
@@ -88,8 +113,14 @@ impl Settings {
     }
 }
 
-/// Waits until a node's proxy has written its rules; returns why not if it does not.
-pub async fn wait_for_proxy(node: &NodePlan, settings: &Settings) -> Result<(), String> {
+/// Waits until a node's proxy and agent serve; returns why not if they do not.
+pub async fn wait(client: &Client, node: &NodePlan, settings: &Settings) -> Result<(), String> {
+    wait_for_proxy(node, settings).await?;
+    wait_for_agent(client, node, settings).await
+}
+
+/// The proxy serves once it has written its rules.
+async fn wait_for_proxy(node: &NodePlan, settings: &Settings) -> Result<(), String> {
     let started = Instant::now();
     let health = SocketAddr::new(node.address.into(), PROXY_HEALTH_PORT);
     loop {
@@ -106,6 +137,56 @@ pub async fn wait_for_proxy(node: &NodePlan, settings: &Settings) -> Result<(), 
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// The agent serves once it has said that the node is ready.
+async fn wait_for_agent(client: &Client, node: &NodePlan, settings: &Settings) -> Result<(), String> {
+    let started = Instant::now();
+    loop {
+        let object = client.api(Resource::NODES, None).get::<Value>(&node.name).await;
+        let seen = match object {
+            Ok(object) if is_ready(&object) => return Ok(()),
+            Ok(_) => "the Node is not ready".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        if started.elapsed() > PATIENCE {
+            return Err(format!("{seen}; {}", settings.last_words(&node.name, "node")));
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Pods can run once the agent has said so and the Node has addresses for them.
+fn is_ready(node: &Value) -> bool {
+    let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
+    let mut ready = conditions.filter(|condition| condition["type"] == "Ready");
+    ready
+        .next()
+        .is_some_and(|condition| condition["status"] == "True")
+        && node["spec"]["podCIDR"].is_string()
+}
+
+/// The root directory of a node's agent.
+pub fn root_dir(data_dir: &Path, node: &str) -> PathBuf {
+    data_dir.join("nodes").join(node)
+}
+
+fn agent_arguments(node: &NodePlan, kubeconfig: &Path, settings: &Settings) -> Vec<OsString> {
+    let mut arguments = vec![
+        format!("--node-name={}", node.name).into(),
+        format!("--node-ip={}", node.address).into(),
+        "--kubeconfig".into(),
+        kubeconfig.into(),
+        "--root-dir".into(),
+        settings.roots.join(&node.name).into(),
+    ];
+    if let Some(gate) = settings.gate {
+        arguments.push(format!("--gate-url=http://{gate}").into());
+    }
+    if let Some(period) = settings.report_every {
+        arguments.push(format!("--node-status-update-frequency={}s", period.as_secs()).into());
+    }
+    arguments
 }
 
 fn proxy_arguments(plan: &Plan, node: &NodePlan, kubeconfig: &Path, mode: &str) -> Vec<OsString> {

@@ -58,6 +58,14 @@ impl Progress {
         }
     }
 
+    /// What a demonstration showed.
+    pub fn summary(&self, text: &str, facts: &Value) {
+        match self.output {
+            Output::Text => line(format_args!("\n{text}")),
+            Output::Json => line(json!({"summary": facts})),
+        }
+    }
+
     /// Everything serves: how to use it, and `ready`.
     pub fn all_ready(&self, text: &str, mut facts: Value) {
         let seconds = self.started.elapsed().as_secs_f64();

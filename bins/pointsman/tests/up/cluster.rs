@@ -152,6 +152,15 @@ impl Cluster {
         traces
     }
 
+    /// How many containers run with this cluster's files.
+    pub fn containers_running(&self) -> usize {
+        let data = self.data_dir().canonicalize().unwrap().display().to_string();
+        let listed = Command::new("ps").args(["-eo", "args"]).output().unwrap();
+        let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+        let is_shim = |line: &&str| line.contains(" shim ") && line.contains(&data);
+        text.lines().filter(is_shim).count()
+    }
+
     fn logs(&self) -> String {
         let mut paths = vec![self.home.path().join("up.log")];
         let more = std::fs::read_dir(self.data_dir().join("logs"))

@@ -1,0 +1,195 @@
+//! The Deployment and the Service of the demonstration.
+
+use super::Stage;
+use anyhow::{Context, bail};
+use pointsman_api_client::{ApiError, Client, Patch, Resource};
+use serde_json::{Value, json};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// The name of both, and the label of the pods.
+pub const NAME: &str = "demo-web";
+/// Where pods listen.
+pub const POD_PORT: u16 = 8080;
+/// The number of pods.
+pub const REPLICAS: u64 = 4;
+const NAMESPACE: &str = "default";
+/// How long a rollout may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Creates what is missing, and brings up to date what an earlier demonstration left.
+pub async fn create(stage: &Stage) -> anyhow::Result<()> {
+    let deployment = deployment(&stage.program.display().to_string());
+    apply(&stage.client, Resource::DEPLOYMENTS, &deployment).await?;
+    apply(&stage.client, Resource::SERVICES, &service()).await
+}
+
+/// Changes the pods' template, so that all pods are replaced one by one.
+pub async fn change_template(client: &Client) -> anyhow::Result<()> {
+    let stamp = format!("{}", jiff::Timestamp::now());
+    let patch = json!({"spec": {"template": {"metadata": {"annotations": {"demo/changed-at": stamp}}}}});
+    let patch = Patch::Merge(patch.to_string().into_bytes());
+    let deployments = client.api(Resource::DEPLOYMENTS, Some(NAMESPACE));
+    deployments.patch::<Value>(NAME, patch).await?;
+    Ok(())
+}
+
+/// Waits until all pods are of the newest template and available, and none of an older one is left.
+pub async fn wait_for_rollout(client: &Client) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let deployments = client.api(Resource::DEPLOYMENTS, Some(NAMESPACE));
+    loop {
+        let deployment: Value = deployments.get(NAME).await?;
+        let pods = pods(client).await?;
+        if is_rolled_out(&deployment) && pods.len() as u64 == REPLICAS && pods.iter().all(Pod::is_well) {
+            return Ok(());
+        }
+        if started.elapsed() > PATIENCE {
+            bail!(
+                "the pods are not all ready after {PATIENCE:?}: {}",
+                deployment["status"]
+            );
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// The Service's cluster address.
+pub async fn cluster_address(client: &Client) -> anyhow::Result<IpAddr> {
+    let service: Value = client.api(Resource::SERVICES, Some(NAMESPACE)).get(NAME).await?;
+    let address = service["spec"]["clusterIP"].as_str().unwrap_or_default();
+    address.parse().context("the Service has no cluster address")
+}
+
+/// A pod of the demonstration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// Its name, which is also its host name.
+    pub name: String,
+    /// Its node.
+    pub node: String,
+    /// Its address, once it has one.
+    pub address: Option<IpAddr>,
+    /// Whether it says that it is ready.
+    pub is_ready: bool,
+    /// Whether it is on its way out.
+    pub is_terminating: bool,
+}
+
+impl Pod {
+    /// Whether it serves and stays.
+    pub fn is_well(&self) -> bool {
+        self.is_ready && !self.is_terminating
+    }
+}
+
+/// The pods of the demonstration, in order of name.
+pub async fn pods(client: &Client) -> anyhow::Result<Vec<Pod>> {
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=app%3D{NAME}");
+    let list: Value = client.get_path(&path).await?;
+    let items = list["items"].as_array().into_iter().flatten();
+    let mut pods: Vec<Pod> = items.map(read_pod).collect();
+    pods.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+    Ok(pods)
+}
+
+/// Whether the Node says that it is ready.
+pub async fn is_node_ready(client: &Client, node: &str) -> anyhow::Result<bool> {
+    let node: Value = client.api(Resource::NODES, None).get(node).await?;
+    Ok(is_ready(&node))
+}
+
+fn read_pod(pod: &Value) -> Pod {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    Pod {
+        name: text(&pod["metadata"]["name"]),
+        node: text(&pod["spec"]["nodeName"]),
+        address: pod["status"]["podIP"].as_str().and_then(|ip| ip.parse().ok()),
+        is_ready: is_ready(pod),
+        is_terminating: pod["metadata"]["deletionTimestamp"].is_string(),
+    }
+}
+
+fn is_ready(object: &Value) -> bool {
+    let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+    let mut ready = conditions.filter(|condition| condition["type"] == "Ready");
+    ready
+        .next()
+        .is_some_and(|condition| condition["status"] == "True")
+}
+
+fn is_rolled_out(deployment: &Value) -> bool {
+    let (status, generation) = (&deployment["status"], &deployment["metadata"]["generation"]);
+    status["observedGeneration"].as_u64() >= generation.as_u64()
+        && ["replicas", "updatedReplicas", "availableReplicas"]
+            .iter()
+            .all(|count| status[count].as_u64() == Some(REPLICAS))
+}
+
+async fn apply(client: &Client, resource: Resource, object: &Value) -> anyhow::Result<()> {
+    let api = client.api(resource, Some(NAMESPACE));
+    let created = api.create::<Value>(object.to_string()).await;
+    if let Err(ApiError::AlreadyExists(_)) = created {
+        let patch = Patch::Merge(object.to_string().into_bytes());
+        api.patch::<Value>(NAME, patch).await?;
+        return Ok(());
+    }
+    created.map(drop).with_context(|| format!("creating {NAME}"))
+}
+
+fn deployment(program: &str) -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": NAME, "labels": {"app": NAME}},
+        "spec": {
+            "replicas": REPLICAS,
+            "selector": {"matchLabels": {"app": NAME}},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "template": {
+                "metadata": {"labels": {"app": NAME}},
+                "spec": {
+                    "terminationGracePeriodSeconds": 10,
+                    "containers": [{
+                        "name": "web",
+                        "image": "host",
+                        "command": [program, "serve-http", format!("--listen=0.0.0.0:{POD_PORT}")],
+                        "ports": [{"containerPort": POD_PORT}],
+                        "readinessProbe": {
+                            "httpGet": {"path": "/ready", "port": POD_PORT},
+                            // Every 200 ms until it is ready, then every second.
+                            "periodSeconds": 1, "periodMilliseconds": -800,
+                            "timeoutSeconds": 1, "failureThreshold": 1,
+                        },
+                    }],
+                },
+            },
+        },
+    })
+}
+
+fn service() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": NAME},
+        "spec": {"selector": {"app": NAME}, "ports": [{"port": 80, "targetPort": POD_PORT}]},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rollout_is_over_when_every_pod_is_new_and_available() {
+        let deployment = |observed: u64, updated: u64| {
+            json!({"metadata": {"generation": 2}, "status": {
+                "observedGeneration": observed, "replicas": REPLICAS,
+                "updatedReplicas": updated, "availableReplicas": REPLICAS,
+            }})
+        };
+        assert!(is_rolled_out(&deployment(2, REPLICAS)));
+        assert!(!is_rolled_out(&deployment(1, REPLICAS)));
+        assert!(!is_rolled_out(&deployment(2, REPLICAS - 1)));
+        assert!(!is_rolled_out(&json!({})));
+    }
+}
