@@ -23,6 +23,8 @@ use tokio::time::Instant;
 const LEASES: &str = "kube-node-lease";
 /// Attempts in a row before the next period (the kubelet's `nodeStatusUpdateRetry`).
 const ATTEMPTS: u32 = 5;
+/// How long the ranges of a known Node may take to arrive.
+const RANGES_WAIT: Duration = Duration::from_secs(5);
 /// Periods vary by this share, so that nodes do not march in step.
 const JITTER: f64 = 0.04;
 
@@ -55,7 +57,8 @@ impl Heart {
             let status = self.look(&mut memory).await;
             if !registered {
                 match self.register(&status, &mut memory).await {
-                    Ok(()) => {
+                    Ok(node) => {
+                        self.await_known_ranges(&node).await;
                         registered = true;
                         backoff.reset();
                         reports.forget();
@@ -101,7 +104,19 @@ impl Heart {
             .status(&host, trouble.as_deref(), memory, Timestamp::now())
     }
 
-    async fn register(&self, status: &Value, memory: &mut Memory) -> Result<(), ApiError> {
+    /// Waits for the address ranges that the Node has from an agent before this one, which the watch is
+    /// about to bring. A node that said meanwhile that it cannot run pods would have all its pods called
+    /// unready.
+    async fn await_known_ranges(&mut self, node: &Value) {
+        if at(node, &["spec", "podCIDR"]).is_some() {
+            let known = self.trouble.wait_for(Option::is_none);
+            if tokio::time::timeout(RANGES_WAIT, known).await.is_err() {
+                tracing::warn!("the node's address ranges are not known yet");
+            }
+        }
+    }
+
+    async fn register(&self, status: &Value, memory: &mut Memory) -> Result<Value, ApiError> {
         let api = self.client.api(Resource::NODES, None);
         let name = &self.identity.name;
         let object = self.identity.object(stamped(status, Timestamp::now()));
@@ -126,7 +141,7 @@ impl Heart {
         tracing::info!(node = name, "the node is registered");
         let uid = str_at(&node, &["metadata", "uid"]).to_owned();
         self.uid.send_replace(Some(uid));
-        Ok(())
+        Ok(node)
     }
 
     async fn send(&self, status: &Value, frequency: Frequency) -> Result<(), ApiError> {

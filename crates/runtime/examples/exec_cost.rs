@@ -97,7 +97,6 @@ async fn measure(count: u32) {
         ballast.iter().map(|byte| usize::from(*byte)).sum::<usize>() >> 20
     );
     runtime.remove_pod(&pod).await.expect("it goes");
-    runtime.close();
 }
 
 fn report(what: &str, count: u32, wall: Duration, own: Duration, shim: Duration) {

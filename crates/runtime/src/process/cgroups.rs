@@ -46,19 +46,31 @@ impl Cgroups {
                 own_mount.to_owned()
             }
         };
-        let base = root.join(format!("pointsman-{tag}"));
-        make(&base)?;
-        for group in [&root, &base] {
-            hand_down(group);
-        }
-        Ok(Self { base })
+        hand_down(&root);
+        let groups = Self {
+            base: root.join(format!("pointsman-{tag}")),
+        };
+        // Whether we may make groups is known when we have made one.
+        make(&groups.base)?;
+        groups.remove_empty_base();
+        Ok(groups)
     }
 
     /// Makes the groups of a pod.
     pub fn make_pod(&self, pod: &PodUid) -> io::Result<()> {
         let group = self.pod(pod);
-        make(&group)?;
-        hand_down(&group);
+        make(&self.base)?;
+        match make(&group) {
+            // The last pod of before has just gone, and the base with it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                make(&self.base)?;
+                make(&group)?;
+            }
+            outcome => outcome?,
+        }
+        for group in [&self.base, &group] {
+            hand_down(group);
+        }
         make(&group.join("shim"))
     }
 
@@ -89,13 +101,19 @@ impl Cgroups {
 
     /// Kills what is left of a pod, shims included, and removes its groups. What is missing is fine.
     pub fn remove_pod(&self, pod: &PodUid) -> io::Result<()> {
-        remove(&self.pod(pod))
+        remove(&self.pod(pod))?;
+        self.remove_empty_base();
+        Ok(())
     }
 
     /// The pods that have a group.
     pub fn pods(&self) -> io::Result<Vec<PodUid>> {
         let mut pods = Vec::new();
-        for entry in fs::read_dir(&self.base)? {
+        let entries = match fs::read_dir(&self.base) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(pods),
+            entries => entries?,
+        };
+        for entry in entries {
             let name = entry?.file_name();
             let uid = name.to_str().and_then(|name| name.strip_prefix("pod"));
             pods.extend(uid.and_then(|uid| PodUid::try_new(uid).ok()));
@@ -103,9 +121,9 @@ impl Cgroups {
         Ok(pods)
     }
 
-    /// Removes the runtime's own group, if no pod is in it.
-    pub fn remove_base(&self) -> io::Result<()> {
-        fs::remove_dir(&self.base)
+    /// Removes the runtime's own group, if no pod is in it; the kernel refuses otherwise.
+    pub fn remove_empty_base(&self) {
+        let _ = fs::remove_dir(&self.base);
     }
 
     fn pod(&self, pod: &PodUid) -> PathBuf {

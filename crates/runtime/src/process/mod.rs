@@ -125,11 +125,10 @@ impl ProcessRuntime {
         }
     }
 
-    /// Removes what an empty runtime leaves in the kernel. The root directory stays.
+    /// Removes what a runtime without pods has in the kernel. The root directory stays.
     pub fn close(&self) {
         if let Some(cgroups) = &self.inner.cgroups {
-            // A pod may still be there, and then it stays.
-            let _ = cgroups.remove_base();
+            cgroups.remove_empty_base();
         }
     }
 }

@@ -176,7 +176,6 @@ impl Drop for Node {
                 let _ = Netns::delete(&name);
             }
         }
-        self.runtime.close();
     }
 }
 

@@ -240,6 +240,7 @@ async fn a_removed_pod_leaves_nothing_however_often_it_is_removed() {
     }
     assert_eq!(node.traces(), before);
     assert_eq!(processes_about("sleep 7400"), Vec::<String>::new());
+    assert!(!node.cgroups().exists());
     let mut descriptors_after = descriptors();
     eventually("descriptors are closed", || {
         descriptors_after = descriptors();
