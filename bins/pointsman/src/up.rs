@@ -190,13 +190,21 @@ async fn serve(flags: &Flags, plan: Option<&Plan>, progress: &Progress, claim: &
             server: local_url(server.address),
             ..parts::record(flags, plan)
         };
-        let mut nodes = None;
-        if let Some(plan) = plan {
+        let starting = async {
+            let Some(plan) = plan else { return Ok(None) };
             let running = collector.insert(parts::start_collector(flags, plan, progress).await?);
             facts.page = Some(format!("http://{}/", running.address));
             let gate = running.gate_address;
-            nodes = Some(parts::start_nodes(flags, plan, &server, gate, progress, &mut supervisor).await?);
-        }
+            let nodes = parts::start_nodes(flags, plan, &server, gate, progress, &mut supervisor);
+            nodes.await.map(Some)
+        };
+        let stop = stop_signal();
+        tokio::pin!(stop);
+        // Somebody may lose patience while it starts.
+        let nodes = tokio::select! {
+            signal = &mut stop => return signal,
+            nodes = starting => nodes?,
+        };
         claim.write(&facts)?;
         progress.all_ready(&how_to_use(&facts), serde_json::to_value(&facts)?);
         let collecting = async {
@@ -206,7 +214,7 @@ async fn serve(flags: &Flags, plan: Option<&Plan>, progress: &Progress, claim: &
             }
         };
         tokio::select! {
-            signal = stop_signal() => signal?,
+            signal = stop => signal?,
             ended = &mut loops => ended??,
             () = collecting => bail!("a part of the collector ended unexpectedly"),
             never = parts::demonstrate(flags, plan, nodes.as_ref(), progress) => match never {},
