@@ -34,9 +34,15 @@ const WAKE: u64 = u64::MAX;
 const LINGER: Duration = Duration::from_secs(1);
 /// How often the budget is looked at.
 const WINDOW: Duration = Duration::from_secs(1);
+/// With more checks per second than this, sockets are looked at once per [`NAP`]: several answers then cost one
+/// wake-up.
+const BUSY: u32 = 1000;
+const NAP: Duration = Duration::from_millis(1);
 /// How many checks begin before sockets get their turn again.
 const BEGIN_AT_ONCE: usize = 128;
 const EVENTS: usize = 512;
+/// Sockets of each family that are kept to be used again.
+const MAX_IDLE: usize = 256;
 const SCRATCH: usize = 16 << 10;
 
 /// Everything that an engine is made of.
@@ -63,12 +69,18 @@ pub(crate) struct Engine {
     timers: Timers,
     /// Workers that wait for a connection to become free, with their generations.
     backlog: VecDeque<(usize, u32)>,
+    /// Sockets that were used and can be used again, for IPv4 and IPv6, and how many were never needed in this window.
+    idle: [Vec<OwnedFd>; 2],
+    unneeded: [usize; 2],
     /// Connections that wait for their server to close, oldest first.
     lingering: VecDeque<(Tick, usize, u32)>,
     generation: u32,
     pace: Pace,
     budget: Budget,
     window: (Tick, Duration),
+    /// Checks begun in this window, and whether there were many in the last.
+    begun: u32,
+    busy: bool,
     started: Tick,
     scratch: Box<[u8]>,
 }
@@ -117,7 +129,8 @@ struct Exchange {
     /// Who waits for it; nobody waits for one that is only to be closed.
     worker: Option<usize>,
     generation: u32,
-    interest: epoll::EventFlags,
+    /// 0 for IPv4, 1 for IPv6.
+    family: usize,
 }
 
 impl Engine {
@@ -137,6 +150,8 @@ impl Engine {
             connections: Slab::new(),
             timers: Timers::default(),
             backlog: VecDeque::new(),
+            idle: Default::default(),
+            unneeded: [0; 2],
             lingering: VecDeque::new(),
             generation: 0,
             pace: Pace {
@@ -145,6 +160,8 @@ impl Engine {
             },
             budget: Budget::new(config.limits),
             window: (now, Duration::ZERO),
+            begun: 0,
+            busy: false,
             started: now,
             scratch: vec![0; SCRATCH].into_boxed_slice(),
         })
@@ -154,7 +171,12 @@ impl Engine {
     pub fn run(mut self) {
         self.window = (tick(), cpu_time());
         let mut buffer = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
+        let mut looked = tick();
         loop {
+            if self.busy {
+                nap(NAP.saturating_sub(tick().since(looked)));
+                looked = tick();
+            }
             let wait = self.wait();
             let ready = match epoll::wait(&self.epoll, &mut buffer, wait.as_ref()) {
                 Ok((ready, _)) => ready,
@@ -189,10 +211,16 @@ impl Engine {
             next = next.min(other);
         }
         let idle = self.timers.earliest().is_none() && lingering.is_none();
-        if idle && self.workers.is_empty() && self.pace.stretch == 1.0 {
+        let pooled = self.idle.iter().any(|sockets| !sockets.is_empty());
+        if idle && self.workers.is_empty() && !pooled && self.pace.stretch == 1.0 {
             return None;
         }
-        let wait = next.since(now);
+        let room = self.connections.len() < self.parts.config.max_connections.max(1);
+        let wait = if room && !self.backlog.is_empty() {
+            Duration::ZERO
+        } else {
+            next.since(now)
+        };
         Some(Timespec {
             tv_sec: wait.as_secs() as i64,
             tv_nsec: i64::from(wait.subsec_nanos()),
@@ -293,12 +321,16 @@ impl Engine {
                 .map_or(0.0, |period| 1.0 / period.as_secs_f64())
         };
         let demand = self.workers.iter().map(|(_, worker)| rate(worker)).sum();
+        let before = self.pace.stretch;
         self.pace.stretch = self.budget.measure(Window {
             elapsed,
             cpu: used,
             demand,
         });
         self.window = (now, cpu);
+        self.busy = f64::from(std::mem::take(&mut self.begun)) > f64::from(BUSY) * elapsed.as_secs_f64();
+        self.rescale(self.pace.stretch / before, now);
+        self.shrink();
         let metrics = &self.parts.metrics;
         if self.pace.stretch > 1.0 {
             metrics.throttled.inc();
@@ -310,9 +342,37 @@ impl Engine {
         metrics.connections.set(self.connections.len() as f64);
     }
 
+    /// Closes idle sockets that nobody needed in the last window.
+    fn shrink(&mut self) {
+        for (sockets, unneeded) in self.idle.iter_mut().zip(&mut self.unneeded) {
+            sockets.truncate(sockets.len() - (*unneeded).min(sockets.len()));
+            *unneeded = sockets.len();
+        }
+    }
+
+    /// Spreads the checks that wait over the new periods.
+    fn rescale(&mut self, ratio: f64, now: Tick) {
+        if (0.99..1.01).contains(&ratio) {
+            return;
+        }
+        for (_, entry) in &mut self.containers {
+            entry.container.rescale(ratio, now);
+        }
+        let containers: Vec<usize> = self.containers.iter().map(|(slot, _)| slot).collect();
+        for container in containers {
+            self.reschedule(container);
+        }
+    }
+
     fn next_generation(&mut self) -> u32 {
         self.generation = self.generation.wrapping_add(1);
         self.generation
+    }
+}
+
+fn nap(length: Duration) {
+    if !length.is_zero() {
+        std::thread::sleep(length);
     }
 }
 

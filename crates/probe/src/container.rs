@@ -152,6 +152,14 @@ impl Container {
         }
     }
 
+    /// The factor by which periods are stretched has changed by `ratio`: so do the waits for the next checks,
+    /// except for those of first checks.
+    pub fn rescale(&mut self, ratio: f64, now: Tick) {
+        for probe in self.probes.iter_mut().flatten() {
+            probe.rescale(ratio, now);
+        }
+    }
+
     /// Begins a check, if one is due and none is under way. Every begun check must be finished.
     pub fn begin(&mut self, kind: Kind, now: Tick, pace: Pace) -> Option<Begun> {
         self.probes[kind.slot()].as_mut()?.begin(now, pace)

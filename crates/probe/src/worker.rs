@@ -178,6 +178,18 @@ impl Probe {
         }
     }
 
+    /// Stretches the wait for the next check by `ratio`. Scaling what is left of every wait, rather than only
+    /// the periods after it, keeps the checks of many probes as evenly spread as they were.
+    pub(crate) fn rescale(&mut self, ratio: f64, now: Tick) {
+        if let State::Waiting { due, eligible } = self.state
+            && due > now
+            && self.last_begun.is_some()
+        {
+            let due = now + due.since(now).mul_f64(ratio);
+            self.state = State::Waiting { due, eligible };
+        }
+    }
+
     pub(crate) fn begin(&mut self, now: Tick, pace: Pace) -> Option<Begun> {
         let State::Waiting { due, eligible } = self.state else {
             return None;

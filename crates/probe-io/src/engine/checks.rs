@@ -1,6 +1,6 @@
 //! How does a check begin, go on and end?
 
-use super::{Engine, Exchange, LINGER, UnderWay, tick};
+use super::{Engine, Exchange, LINGER, MAX_IDLE, UnderWay, tick};
 use crate::connection::{Connection, Protocol, Step};
 use crate::exec::ExecRequest;
 use crate::finding::{Destination, Finding};
@@ -11,6 +11,7 @@ use crate::url::{Scheme, Url};
 use crate::{grpc, http, tls, url};
 use pointsman_probe::Verdict;
 use rustix::event::epoll::{self, EventFlags};
+use rustix::fd::BorrowedFd;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
@@ -30,6 +31,7 @@ impl Engine {
             return self.reschedule(container);
         };
         self.parts.metrics.jitter.observe_duration(begun.late);
+        self.begun += 1;
         entry.checks = entry.checks.wrapping_add(1);
         entry.under_way = Some(UnderWay {
             began: now,
@@ -109,13 +111,14 @@ impl Engine {
     }
 
     fn open(&mut self, worker: usize, check: &Check, to: SocketAddr) {
+        let mut reused = false;
         let opened = match check {
-            Check::Http(http) => self.open_http(worker, http, to),
+            Check::Http(http) => self.open_http(worker, http, to, &mut reused),
             Check::Grpc { request, .. } => {
-                Connection::open(to, request.clone(), None, Protocol::Grpc(grpc::Reader::default()))
-                    .map_err(Finding::Connection)
+                let protocol = Protocol::Grpc(grpc::Reader::default());
+                Connection::open(to, None, request.clone(), None, protocol).map_err(Finding::Connection)
             }
-            _ => Connection::open(to, Arc::default(), None, Protocol::Tcp).map_err(Finding::Connection),
+            _ => Connection::open(to, None, Arc::default(), None, Protocol::Tcp).map_err(Finding::Connection),
         };
         let mut connection = match opened {
             Ok(connection) => connection,
@@ -125,25 +128,48 @@ impl Engine {
         if let Step::Done(finding) = connection.write() {
             return self.conclude(worker, finding);
         }
-        let interest = interest(&connection);
         let generation = self.next_generation();
-        let slot = self.connections.vacant_key();
-        let data = epoll::EventData::new_u64(u64::from(generation) << 32 | slot as u64);
-        if let Err(errno) = epoll::add(&self.epoll, connection.socket(), data, interest) {
-            return self.conclude(worker, Finding::Connection(errno));
-        }
-        self.connections.insert(Exchange {
+        let slot = self.connections.insert(Exchange {
             connection,
             worker: Some(worker),
             generation,
-            interest,
+            family: usize::from(to.is_ipv6()),
         });
         if let Some(under_way) = &mut self.workers[worker].under_way {
             under_way.connection = Some(slot);
         }
+        let armed = if reused {
+            self.arm(slot)
+        } else {
+            let (socket, data, interest) = self.interest(slot);
+            epoll::add(&self.epoll, socket, data, interest)
+        };
+        if let Err(errno) = armed {
+            self.conclude(worker, Finding::Connection(errno));
+        }
     }
 
-    fn open_http(&mut self, worker: usize, check: &HttpCheck, to: SocketAddr) -> Result<Connection, Finding> {
+    /// Asks for the next event of a connection; each is told once, so that a socket that nobody uses stays quiet.
+    fn arm(&self, slot: usize) -> rustix::io::Result<()> {
+        let (socket, data, interest) = self.interest(slot);
+        epoll::modify(&self.epoll, socket, data, interest)
+    }
+
+    fn interest(&self, slot: usize) -> (BorrowedFd<'_>, epoll::EventData, EventFlags) {
+        let exchange = &self.connections[slot];
+        let data = epoll::EventData::new_u64(u64::from(exchange.generation) << 32 | slot as u64);
+        let mut interest = EventFlags::IN | EventFlags::RDHUP | EventFlags::ONESHOT;
+        interest.set(EventFlags::OUT, exchange.connection.wants_write());
+        (exchange.connection.socket(), data, interest)
+    }
+
+    fn open_http(
+        &mut self,
+        worker: usize,
+        check: &HttpCheck,
+        to: SocketAddr,
+        reused: &mut bool,
+    ) -> Result<Connection, Finding> {
         let redirected = self.workers[worker]
             .under_way
             .as_ref()
@@ -158,7 +184,15 @@ impl Engine {
                 tls::connection(&self.parts.tls, &url.host).map_err(Finding::Tls)?,
             )),
         };
-        Connection::open(to, request, tls, Protocol::Http(http::Reader::default()))
+        let family = usize::from(to.is_ipv6());
+        let socket = if tls.is_none() {
+            self.idle[family].pop()
+        } else {
+            None
+        };
+        self.unneeded[family] = self.unneeded[family].min(self.idle[family].len());
+        *reused = socket.is_some();
+        Connection::open(to, socket, request, tls, Protocol::Http(http::Reader::default()))
             .map_err(Finding::Connection)
     }
 
@@ -173,55 +207,55 @@ impl Engine {
             return;
         };
         let mut step = Step::Wait;
-        if exchange.interest.contains(EventFlags::OUT) {
+        if exchange.connection.wants_write() {
             step = exchange.connection.write();
         }
         let readable = EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
         if matches!(step, Step::Wait) && flags.intersects(readable) {
             step = exchange.connection.read(&mut self.scratch);
         }
-        let Some(worker) = exchange.worker else {
-            if !matches!(step, Step::Wait) {
-                self.connections.remove(slot);
-            }
-            return;
-        };
-        match step {
-            Step::Wait => {
-                let wanted = interest(&exchange.connection);
-                if wanted != exchange.interest {
-                    exchange.interest = wanted;
-                    let data = epoll::EventData::new_u64(token);
-                    // Should this fail, the check ends by its timeout.
-                    let _ = epoll::modify(&self.epoll, exchange.connection.socket(), data, wanted);
-                }
-            }
-            Step::Response(response) => {
+        match (step, exchange.worker) {
+            // Should arming fail, the check ends by its timeout.
+            (Step::Wait, _) => drop(self.arm(slot)),
+            (Step::Response(response), Some(worker)) => {
                 let closed = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
                 self.release(worker, slot, closed);
                 self.answered(worker, &response);
             }
-            Step::Done(finding) => {
-                self.release(worker, slot, true);
-                self.conclude(worker, finding);
-            }
+            (Step::Done(finding), Some(worker)) => self.conclude(worker, finding),
+            (_, None) => self.recycle(slot),
         }
     }
 
-    /// Takes a connection from its worker: to close it, or to let the server close it first.
-    fn release(&mut self, worker: usize, slot: usize, close: bool) {
+    /// Takes a connection with a complete answer from its worker. If the server has not closed it yet, it may do
+    /// so first, for a while.
+    fn release(&mut self, worker: usize, slot: usize, peer_closed: bool) {
         if let Some(under_way) = &mut self.workers[worker].under_way {
             under_way.connection = None;
         }
         let exchange = &mut self.connections[slot];
-        if close || !exchange.connection.may_wait_for_close() {
+        if !exchange.connection.may_wait_for_close() {
             self.connections.remove(slot);
-            return;
+        } else if peer_closed {
+            self.recycle(slot);
+        } else {
+            exchange.worker = None;
+            exchange.connection.close_after_peer();
+            let until = tick() + LINGER;
+            self.lingering.push_back((until, slot, exchange.generation));
+            // Should this fail, we close when its time is over.
+            let _ = self.arm(slot);
         }
-        exchange.worker = None;
-        exchange.connection.close_after_peer();
-        self.lingering
-            .push_back((tick() + LINGER, slot, exchange.generation));
+    }
+
+    /// Ends a connection that the server has closed, and keeps its socket.
+    fn recycle(&mut self, slot: usize) {
+        let exchange = self.connections.remove(slot);
+        if let Some(socket) = exchange.connection.recycle()
+            && self.idle[exchange.family].len() < MAX_IDLE
+        {
+            self.idle[exchange.family].push(socket);
+        }
     }
 
     fn answered(&mut self, worker: usize, response: &http::Response) {
@@ -309,15 +343,6 @@ impl Engine {
             generation: entry.generation,
             check: entry.checks,
         }
-    }
-}
-
-fn interest(connection: &Connection) -> EventFlags {
-    let reading = EventFlags::IN | EventFlags::RDHUP;
-    if connection.wants_write() {
-        reading | EventFlags::OUT
-    } else {
-        reading
     }
 }
 

@@ -300,3 +300,22 @@ fn stretched_periods_come_from_the_same_grid() {
     sim.until(7000);
     assert_eq!(sim.times(Readiness), [0, 2500, 5000, 6000, 7000]);
 }
+
+#[test]
+fn checks_stay_evenly_spread_when_all_periods_are_stretched() {
+    let sims = (0..10u64).map(|step| {
+        let mut sim = Sim::of(Readiness, json!({"periodSeconds": 1}), |_| Outcome::Success);
+        sim.now = step * 100;
+        sim.start();
+        sim.until(3050);
+        sim.pace.stretch = 5.0;
+        sim.container.rescale(5.0, at(3050));
+        sim.until(20_000);
+        let times = sim.times(Readiness);
+        times.into_iter().find(|time| *time > 10_000).unwrap_or_default()
+    });
+    let mut times: Vec<u64> = sims.collect();
+    times.sort_unstable();
+    let gaps: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert_eq!(gaps, [500; 9], "{times:?}");
+}
