@@ -1,6 +1,7 @@
 //! `pointsman node`.
 
 mod file;
+mod probe_only;
 
 use crate::{duration, stop_signal};
 use anyhow::{Context, bail};
@@ -100,6 +101,13 @@ pub struct Flags {
     /// Optional behaviours: SubSecondProbes (on by default).
     #[arg(long, value_name = "A=true,B=false")]
     feature_gates: Option<String>,
+    /// Run no pods: only probe those of this node, beside its kubelet, that list the readiness gate
+    /// pointsman.io/ready and say how in the annotation probe.pointsman.io/readiness, and set that condition.
+    #[arg(long)]
+    probe_only: bool,
+    /// With --probe-only: where /metrics and /healthz are served, over plain HTTP; `off` serves nothing.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:10271")]
+    probe_only_listen: String,
 }
 
 fn label(text: &str) -> Result<(String, String), String> {
@@ -124,6 +132,9 @@ fn policy(text: &str) -> Result<Policy, String> {
 
 /// Runs the agent until a signal stops it.
 pub async fn run(flags: Flags) -> anyhow::Result<()> {
+    if flags.probe_only {
+        return run_probe_only(flags).await;
+    }
     let config = resolve(flags).await?;
     let registry = Registry::new();
     let build = BuildInfo {
@@ -150,6 +161,40 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     Ok(running.await?)
 }
 
+async fn run_probe_only(flags: Flags) -> anyhow::Result<()> {
+    let gates = gates(flags.feature_gates.as_deref(), &File::default())?;
+    let listen = match flags.probe_only_listen.as_str() {
+        "off" => None,
+        text => Some(
+            text.parse::<SocketAddr>()
+                .context("--probe-only-listen is neither ADDR:PORT nor `off`")?,
+        ),
+    };
+    let config = pointsman_probe_only::Config {
+        source: Source::from_flag(flags.kubeconfig),
+        node_name: node_name(flags.node_name)?,
+        probes: ProbeConfig {
+            policy: flags.sub_second_probes,
+            ..ProbeConfig::default()
+        },
+        reading: Reading {
+            sub_second: gates.enabled(Feature::SubSecondProbes),
+            ..Reading::default()
+        },
+    };
+    probe_only::run(config, listen).await
+}
+
+/// The name that was given, or the machine's.
+fn node_name(given: Option<String>) -> anyhow::Result<String> {
+    Ok(match given {
+        Some(name) => name,
+        None => std::fs::read_to_string("/proc/sys/kernel/hostname")?
+            .trim()
+            .to_lowercase(),
+    })
+}
+
 /// Flags, then the file, then defaults.
 async fn resolve(flags: Flags) -> anyhow::Result<Config> {
     let (file, unread) = match &flags.config {
@@ -164,12 +209,7 @@ async fn resolve(flags: Flags) -> anyhow::Result<Config> {
     }
     let gates = gates(flags.feature_gates.as_deref(), &file)?;
     let source = Source::from_flag(flags.kubeconfig.clone());
-    let name = match flags.node_name {
-        Some(name) => name,
-        None => std::fs::read_to_string("/proc/sys/kernel/hostname")?
-            .trim()
-            .to_lowercase(),
-    };
+    let name = node_name(flags.node_name)?;
     let addresses = if flags.node_ip.is_empty() {
         vec![own_address(flags.kubeconfig.as_deref()).await?]
     } else {
