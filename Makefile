@@ -100,6 +100,11 @@ sim-profiles: ## Simulate latency profiles and the ways between them (SEEDS=1200
 bench-readiness: ## Measure the time from an application's change of mind to the API server's knowledge
 	$(CARGO) run --locked --release -p pointsman-node-agent --example bench_readiness
 
+.PHONY: scenario
+scenario: deps ## Compare the reported SLI with packets on three nodes (needs root)
+	$(CARGO) build --locked --release --bin pointsman
+	tools/scenario.sh target/release/pointsman
+
 .PHONY: clean
 clean: ## Remove what was built
 	$(CARGO) clean

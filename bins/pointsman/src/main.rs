@@ -12,6 +12,7 @@ mod logging;
 mod node;
 mod plain_http;
 mod proxy;
+mod scenario;
 mod serve_http;
 mod sli;
 mod status;
@@ -69,6 +70,8 @@ enum Command {
     Sli(Box<sli::Flags>),
     /// Run programmers without a kernel, to try a collector on a large cluster.
     Hollow(Box<hollow::Flags>),
+    /// Put a documented load on a cluster that `up` runs, and compare the SLI with packets.
+    Scenario(scenario::Flags),
 }
 
 fn main() -> ExitCode {
@@ -105,6 +108,7 @@ fn main() -> ExitCode {
             Command::Load(flags) => load::run(flags).await,
             Command::Sli(flags) => sli::run(*flags).await,
             Command::Hollow(flags) => hollow::run(*flags).await,
+            Command::Scenario(flags) => scenario::run(flags).await,
         }
         .map(|()| ExitCode::SUCCESS)
     });

@@ -101,7 +101,9 @@ async fn browsers_get_the_page_and_its_news() {
     let programmer = Programmer::start("n1").await;
     let site = Site::start(&[&programmer], |_| {}).await;
     let (code, page) = site.get("/").await;
-    assert!(code == 200 && page.contains("api/v1/events"), "{page}");
+    assert!(code == 200 && page.contains("page.js"), "{page}");
+    let (code, script) = site.get("/page.js").await;
+    assert!(code == 200 && script.contains("api/v1/events"), "{script}");
     let mut stream = TcpStream::connect(site.address()).await.unwrap();
     stream
         .write_all(b"GET /api/v1/events HTTP/1.0\r\n\r\n")
