@@ -105,6 +105,19 @@ scenario: deps ## Compare the reported SLI with packets on three nodes (needs ro
 	$(CARGO) build --locked --release --bin pointsman
 	tools/scenario.sh target/release/pointsman
 
+.PHONY: bench-proxy
+bench-proxy: deps ## Measure the proxy in all modes (root; PEER_KUBE_PROXY=path adds kube-proxy)
+	$(CARGO) build --locked --release --bin pointsman --example bench_proxy
+	target/release/examples/bench_proxy target/release/pointsman \
+	  --modes iptables-nft,iptables-legacy --sizes 1000x1,1000x5,10000x1,10000x5,45000x1,45000x5 \
+	  --peer-modes iptables-nft,iptables-legacy --peer-sizes 1000x5,10000x5 --out target/bench/proxy.json
+	target/release/examples/bench_proxy target/release/pointsman \
+	  --modes nftables --sizes 1000x5,20000x5,45000x1,100000x1,5000x50 --ours-only 1000,45000 \
+	  --peer-modes nftables --peer-sizes 1000x5,20000x5 --limit 300 --out target/bench/proxy.json
+	target/release/examples/bench_proxy target/release/pointsman \
+	  --modes nftables,iptables-nft --data-path 10,1000,45000 --out target/bench/proxy.json
+	target/release/examples/bench_proxy plot target/bench/proxy.json target/bench/proxy.svg
+
 .PHONY: clean
 clean: ## Remove what was built
 	$(CARGO) clean

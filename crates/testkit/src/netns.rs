@@ -66,6 +66,11 @@ impl Namespace {
         }
     }
 
+    /// The kernel's number of the thread that lives in the namespace; `ip link … netns NUMBER` finds it by that.
+    pub fn thread_id(&self) -> i32 {
+        self.thread_id
+    }
+
     /// Runs a program in the namespace.
     pub fn command(&self, program: &str, arguments: &[&str]) -> io::Result<Output> {
         let program = program.to_owned();

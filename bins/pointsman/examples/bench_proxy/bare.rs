@@ -1,0 +1,184 @@
+//! What is the physical limit, and what is our own share?
+
+use crate::Size;
+use crate::report::{Bare, OursOnly};
+use pointsman_dataplane::state::ExternalIps;
+use pointsman_dataplane::{Batch, Index, LocalDetector, Settings, TriggerTime};
+use pointsman_iptables::{Inventory, render};
+use pointsman_model::{
+    Conditions, NodeName, Port, PortName, Protocol, Service, ServiceName, ServicePort, Slice, SliceEndpoint,
+    SliceName, SlicePort, TrafficPolicy,
+};
+use pointsman_netlink_nft::netlink::Buffers;
+use pointsman_netlink_nft::nft::{Batch as Messages, Client, Transaction};
+use pointsman_nft::{Planner, TableSettings};
+use pointsman_testkit::netns::Namespace;
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+/// Services for each transaction, as the proxy does it.
+const CHUNK: usize = 1000;
+/// Changes that are timed.
+const CHANGES: usize = 500;
+
+/// Sends the elements of a cluster to an empty kernel without any logic.
+pub fn load(size: Size) -> Bare {
+    let mut index = index(size);
+    let batch = index.checkout();
+    let (_, transactions) = fill(&batch);
+    let elements = transactions.iter().map(Transaction::element_count).sum();
+    let (total, longest) = Namespace::new().expect("a namespace").run(move || {
+        let mut client = Client::open(Buffers::default()).expect("a socket");
+        let (mut total, mut longest) = (Duration::ZERO, Duration::ZERO);
+        for transaction in transactions {
+            let messages = Messages::encode(&[transaction], None, client.next_sequence()).expect("it fits");
+            let started = Instant::now();
+            client.commit_batch(&messages).expect("an empty kernel takes it");
+            total += started.elapsed();
+            longest = longest.max(started.elapsed());
+        }
+        (total, longest)
+    });
+    let _ = index.commit(batch);
+    eprintln!("{size}: bare loader {total:.2?}");
+    Bare {
+        size,
+        elements,
+        seconds: total.as_secs_f64(),
+        longest_ms: longest.as_secs_f64() * 1e3,
+    }
+}
+
+/// The cost of one endpoint change in our own code, from the folded slice to the bytes for the kernel.
+pub fn ours_only(services: usize) -> OursOnly {
+    let size = Size {
+        services,
+        endpoints: 5,
+    };
+    let mut index = index(size);
+    let batch = index.checkout();
+    let (mut nft, _) = fill(&batch);
+    let mut iptables = pointsman_iptables::Planner::new(settings());
+    let plan = iptables
+        .plan(&batch, || Ok::<_, std::convert::Infallible>(Inventory::default()))
+        .expect("an empty inventory is no failure");
+    for transaction in plan {
+        iptables.applied(&transaction);
+    }
+    let _ = index.commit(batch);
+    let (mut nft_us, mut iptables_us) = (Vec::new(), Vec::new());
+    let mut bytes = 0;
+    for round in 1..=CHANGES {
+        let number = round * 7919 % services;
+        let started = Instant::now();
+        index.fold_slice(slice(number, size.endpoints, round), None, None);
+        let batch = index.checkout();
+        let folded = started.elapsed();
+        let started = Instant::now();
+        let planned = nft.plan(&batch.changes);
+        Messages::encode(std::slice::from_ref(&planned.transaction), None, 1).expect("it fits");
+        nft_us.push(micros(folded + started.elapsed()));
+        nft.commit(planned.update);
+        let started = Instant::now();
+        let plan = iptables
+            .plan(&batch, || Ok::<_, std::convert::Infallible>(Inventory::default()))
+            .expect("a partial plan needs no inventory");
+        for transaction in plan {
+            bytes = render::transaction(&transaction).len();
+            iptables.applied(&transaction);
+        }
+        iptables_us.push(micros(folded + started.elapsed()));
+        let _ = index.commit(batch);
+    }
+    let median = |times: &mut Vec<f64>| {
+        times.sort_by(f64::total_cmp);
+        (times[times.len() / 2], times[times.len() * 99 / 100])
+    };
+    let (nftables, iptables) = (median(&mut nft_us), median(&mut iptables_us));
+    eprintln!("{services} Services: our own share {nftables:.1?} us, {iptables:.1?} us");
+    OursOnly {
+        services,
+        nftables_p50_us: nftables.0,
+        nftables_p99_us: nftables.1,
+        iptables_p50_us: iptables.0,
+        iptables_p99_us: iptables.1,
+        iptables_bytes: bytes,
+    }
+}
+
+fn fill(batch: &Batch<Ipv4Addr>) -> (Planner<Ipv4Addr>, Vec<Transaction>) {
+    let mut planner = Planner::new(TableSettings::new(settings()));
+    let mut transactions = vec![planner.ruleset().create()];
+    for chunk in batch.changes.chunks(CHUNK) {
+        let planned = planner.plan(chunk);
+        transactions.push(planned.transaction);
+        planner.commit(planned.update);
+    }
+    (planner, transactions)
+}
+
+fn micros(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e6
+}
+
+fn settings() -> Settings<Ipv4Addr> {
+    Settings {
+        local: LocalDetector::from_ranges(["11.0.0.0/8"]),
+        ..Settings::default()
+    }
+}
+
+fn index(size: Size) -> Index<Ipv4Addr> {
+    let mut index = Index::new(NodeName::from("n1"), ExternalIps::Honoured, TriggerTime(0));
+    for number in 0..size.services {
+        index.fold_service(&name(number), Some(service(number)), None);
+        index.fold_slice(slice(number, size.endpoints, 0), None, None);
+    }
+    index
+}
+
+fn name(number: usize) -> ServiceName {
+    ServiceName::new("default", &format!("s{number}")).expect("a name")
+}
+
+fn service(number: usize) -> Service<Ipv4Addr> {
+    Service {
+        name: name(number),
+        cluster_ip: crate::cluster::address(number),
+        internal_policy: TrafficPolicy::Cluster,
+        external_policy: TrafficPolicy::Cluster,
+        affinity: None,
+        ports: [ServicePort {
+            name: PortName::from("http"),
+            protocol: Protocol::Tcp,
+            port: Port::new(80).expect("a port"),
+            node_port: None,
+        }]
+        .into(),
+        external: None,
+    }
+}
+
+fn slice(number: usize, endpoints: usize, round: usize) -> Slice<Ipv4Addr> {
+    let endpoint = |at: usize| {
+        let shift = if at == 0 { round % 8 } else { 0 };
+        let bits = 0x0b00_0000 + ((number * endpoints + at) as u32) * 8 + shift as u32;
+        SliceEndpoint {
+            address: Ipv4Addr::from_bits(bits),
+            conditions: Conditions::READY,
+            node: Some(NodeName::from("n2")),
+            hints: None,
+        }
+    };
+    Slice {
+        name: SliceName::new("default", &format!("s{number}-x")).expect("a name"),
+        service: name(number),
+        ports: [SlicePort {
+            name: PortName::from("http"),
+            protocol: Protocol::Tcp,
+            port: Port::new(8080).expect("a port"),
+        }]
+        .into(),
+        endpoints: (0..endpoints).map(endpoint).collect(),
+    }
+}
