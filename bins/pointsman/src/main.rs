@@ -80,6 +80,10 @@ fn main() -> ExitCode {
         return code;
     }
     let cli = Cli::parse();
+    if matches!(cli.command, Command::Proxy(_)) {
+        // It runs on every node, so that its memory counts as often as there are nodes.
+        pointsman_kernel::memory::prefer_small();
+    }
     cli.logging.install(match cli.command {
         Command::Up(_) | Command::Down(_) | Command::Status(_) | Command::Exec(_) => "warn",
         _ => "info",

@@ -20,6 +20,7 @@ use tokio::sync::watch;
 /// Flags keep kube-proxy's names and formats. What the file given with --config sets wins over flags, but
 /// for --hostname-override.
 #[derive(Args, Default)]
+#[command(args_override_self = true)]
 pub struct Flags {
     /// A KubeProxyConfiguration file.
     #[arg(long, value_name = "FILE")]

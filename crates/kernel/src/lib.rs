@@ -10,5 +10,6 @@ pub mod interfaces;
 pub mod iptables;
 pub mod iptables_backend;
 pub mod memory;
+pub mod nft_kernel;
 pub mod nftables_backend;
 pub mod sysctl;

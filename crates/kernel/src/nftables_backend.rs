@@ -12,12 +12,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use pointsman_dataplane::{Batch, Change, ProgramError, Scope, ServiceState, Settings};
 use pointsman_model::{Address, ServiceName};
 use pointsman_netlink_nft::netlink::Buffers;
-use pointsman_netlink_nft::nft::{
-    Client, CommitError, Element, Generation, Name, Op, ReadError, Transaction,
-};
+use pointsman_netlink_nft::nft::{Client, CommitError, Generation, Name, Op, ReadError, Transaction};
 use pointsman_nft::{Inventory, Planner, Pool, Records, SetId, TABLE, TableSettings, family};
 
 use crate::memory;
+use crate::nft_kernel::NftKernel;
 
 /// What errors call the interface.
 const INTERFACE: &str = "nf_tables";
@@ -39,7 +38,7 @@ pub struct Commits(Arc<AtomicU32>);
 /// The nftables table of one family, in the network namespace of the thread that made the value.
 #[derive(Debug)]
 pub struct NftablesBackend<A> {
-    client: Client,
+    kernel: Box<dyn NftKernel>,
     planner: Planner<A>,
     commits: Commits,
     /// Generation minus our commits, when the table was last known to be right.
@@ -64,12 +63,17 @@ impl<A: Address> NftablesBackend<A> {
             program: INTERFACE.to_owned(),
             source: io::Error::other(error),
         })?;
-        Ok(Self {
-            client,
+        Ok(Self::over(Box::new(client), settings, commits))
+    }
+
+    /// A backend over this kernel.
+    pub fn over(kernel: Box<dyn NftKernel>, settings: Settings<A>, commits: Commits) -> Self {
+        Self {
+            kernel,
             planner: Planner::new(TableSettings::new(settings)),
             commits,
             undisturbed: None,
-        })
+        }
     }
 
     /// Brings a batch into the kernel. After an error, its [`ProgramError::recovery`] says what the next
@@ -101,7 +105,7 @@ impl<A: Address> NftablesBackend<A> {
     /// Whether nobody else changed the ruleset since it was last known to be right. If somebody did, only
     /// a full batch can tell whether it concerns us.
     pub fn is_undisturbed(&mut self) -> Result<bool, ProgramError> {
-        let drift = self.drift()?;
+        let (_, drift) = self.generation()?;
         Ok(self.undisturbed == Some(drift))
     }
 
@@ -119,10 +123,12 @@ impl<A: Address> NftablesBackend<A> {
 
     fn sync_full(&mut self, batch: &Batch<A>) -> Result<Written, ProgramError> {
         for attempt in 1..=ATTEMPTS {
-            let generation = self.client.generation().map_err(unreadable)?;
+            let (generation, drift) = self.generation()?;
             let only_at = (attempt < ATTEMPTS).then_some(generation);
             let Some(found) = self.read_table()? else {
-                return self.fill(batch);
+                let written = self.fill(batch)?;
+                self.undisturbed = Some(drift);
+                return Ok(written);
             };
             let states = batch.changes.iter().filter_map(|change| change.after.as_deref());
             let services = states.map(|state| (&state.service.name, state));
@@ -136,8 +142,8 @@ impl<A: Address> NftablesBackend<A> {
             match self.commit(&adoption.repair, only_at) {
                 Ok(()) => {
                     self.planner = adoption.planner;
-                    // If somebody writes between our commit and this, the next check reads once too often.
-                    self.undisturbed = Some(self.drift()?);
+                    // What others committed since this was read shows in the next check.
+                    self.undisturbed = Some(drift);
                     return Ok(written);
                 }
                 Err(CommitError::GenerationChanged) => continue,
@@ -168,7 +174,6 @@ impl<A: Address> NftablesBackend<A> {
             written.transactions += 1;
             written.elements += last.element_count();
         }
-        self.undisturbed = Some(self.drift()?);
         Ok(written)
     }
 
@@ -189,7 +194,7 @@ impl<A: Address> NftablesBackend<A> {
         }
         let mut repeats = 0;
         loop {
-            match self.client.commit(std::slice::from_ref(transaction), only_at) {
+            match self.kernel.commit(transaction, only_at) {
                 Ok(()) => {
                     self.commits.0.fetch_add(1, Ordering::Relaxed);
                     return Ok(());
@@ -206,21 +211,16 @@ impl<A: Address> NftablesBackend<A> {
         if !self.has_table(&TABLE)? {
             return Ok(None);
         }
-        let chains = self.client.chains(family, &TABLE).map_err(unreadable)?;
-        let rules = self.client.rules(family, &TABLE).map_err(unreadable)?;
-        let mut inventory = Inventory::new(chains, rules.into_iter().map(|(rule, _)| rule));
+        let chains = self.kernel.chains(family, &TABLE).map_err(unreadable)?;
+        let rules = self.kernel.rules(family, &TABLE).map_err(unreadable)?;
+        let mut inventory = Inventory::new(chains, rules);
         // Packets fill these, and nobody compares them.
         let affinity = Pool::ALL.map(|pool| SetId::Affinity(pool).name());
-        for set in self.client.sets(family, &TABLE).map_err(unreadable)? {
-            let empty = || Records::new(&set);
+        for set in self.kernel.sets(family, &TABLE).map_err(unreadable)? {
             let records = if affinity.contains(&set.name) {
-                empty()
+                Records::new(&set)
             } else {
-                let at = (family, &TABLE, &set.name);
-                let push = |records: &mut Records, element: Element| records.push(&element);
-                self.client
-                    .collect_elements(at, empty, push)
-                    .map_err(unreadable)?
+                self.kernel.records(family, &TABLE, &set).map_err(unreadable)?
             };
             inventory.add_set(set, records);
         }
@@ -228,7 +228,7 @@ impl<A: Address> NftablesBackend<A> {
     }
 
     fn has_table(&mut self, name: &Name) -> Result<bool, ProgramError> {
-        let tables = self.client.tables(family::<A>()).map_err(unreadable)?;
+        let tables = self.kernel.tables(family::<A>()).map_err(unreadable)?;
         Ok(tables.iter().any(|table| table.name == *name))
     }
 
@@ -242,10 +242,16 @@ impl<A: Address> NftablesBackend<A> {
         Ok(true)
     }
 
-    /// Commits of others since the namespace began, up to a constant.
-    fn drift(&mut self) -> Result<u32, ProgramError> {
-        let Generation(generation) = self.client.generation().map_err(unreadable)?;
-        Ok(generation.wrapping_sub(self.commits.0.load(Ordering::Relaxed)))
+    /// The generation, and the commits of others since the namespace began, up to a constant.
+    fn generation(&mut self) -> Result<(Generation, u32), ProgramError> {
+        loop {
+            let ours = self.commits.0.load(Ordering::Relaxed);
+            let generation = self.kernel.generation().map_err(unreadable)?;
+            // The other family may have committed in between.
+            if self.commits.0.load(Ordering::Relaxed) == ours {
+                return Ok((generation, generation.0.wrapping_sub(ours)));
+            }
+        }
     }
 }
 

@@ -37,6 +37,8 @@ pub(crate) struct Side<A> {
     sync_period: Duration,
     checking: bool,
     digesting: bool,
+    /// The last sync failed, so that nobody knows what was written.
+    unsure: bool,
     /// Before this, nobody compares with the kernel again, nor with a full render.
     compare_after: Option<Instant>,
     digest_after: Option<Instant>,
@@ -76,6 +78,7 @@ impl<A: Address> Side<A> {
             sync_period: config.sync_period,
             checking: false,
             digesting: false,
+            unsure: false,
             compare_after: None,
             digest_after: None,
         })
@@ -124,8 +127,10 @@ impl<A: Address> Side<A> {
             .get_or_insert(now + self.sync_period)
             .checked_duration_since(now)
             .is_none_or(|wait| wait.is_zero());
-        // A batch on its way would be in the written rules or not, depending on who is quicker.
-        let settled = self.sync.next(now) != Next::Running;
+        // A batch on its way would be in the written rules or not, depending on who is quicker, and new
+        // settings are in the rules only after the full batch that they ask for.
+        let settled =
+            self.sync.next(now) != Next::Running && !self.unsure && !self.sync.index().has_changes();
         if self.mode == Mode::Iptables && due && settled && !self.digesting {
             self.digesting = true;
             let programmed = self.sync.index().programmed();
@@ -191,6 +196,7 @@ impl<A: Address> Side<A> {
     fn finish(&mut self, batch: Batch<A>, result: Result<Written, ProgramError>, at: Instant) -> bool {
         let quiet = batch.is_empty();
         let verdict = result.as_ref().map(|_| ()).map_err(ProgramError::recovery);
+        self.unsure = verdict.is_err();
         match self.sync.finish(batch, verdict, at) {
             Outcome::Done(done) => {
                 if !quiet {

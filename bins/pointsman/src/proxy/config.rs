@@ -342,6 +342,8 @@ mod tests {
     #[test]
     fn the_arguments_of_a_daemon_set_are_accepted() {
         let arguments = [
+            "--hostname-override=n0",
+            // The last one counts, as for kube-proxy.
             "--hostname-override=n1",
             "--v=2",
             "--cluster-cidr=10.244.0.0/16",
@@ -354,6 +356,7 @@ mod tests {
         ];
         let config = parse(&arguments, File::default()).unwrap();
         assert!(!config.localhost_node_ports);
+        assert_eq!(config.node, "n1");
     }
 
     #[test]

@@ -7,7 +7,11 @@
 //!   client 10.0.2.9 ---- node ---- backend 10.0.1.5:8080
 //! ```
 
+mod configuration;
+mod faults;
+mod features;
 mod node;
+mod takeover;
 
 use std::time::{Duration, Instant};
 
@@ -62,7 +66,7 @@ fn readiness_decides(mode: &str) {
         "pointsman_proxy_watermark_resource_version{resource=\"endpointslices\"}",
     ] {
         // Metrics follow the kernel, so the client may have been quicker.
-        eventually(series, || metric(&cluster.get(10249, "/metrics"), series) >= 1.0);
+        eventually(series, || cluster.metric(series) >= 1.0);
     }
     let line: serde_json::Value = serde_json::from_str(&cluster.first_line(10249, "/watermark")).unwrap();
     assert!(line["endpointSlices"].as_u64() >= Some(1), "{line}");
@@ -100,9 +104,4 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(started.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
         std::thread::sleep(Duration::from_millis(20));
     }
-}
-
-fn metric(text: &str, series: &str) -> f64 {
-    let line = text.lines().find_map(|line| line.strip_prefix(series));
-    line.and_then(|value| value.trim().parse().ok()).unwrap_or(0.0)
 }
