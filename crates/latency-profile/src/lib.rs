@@ -11,6 +11,7 @@
 pub mod plan;
 pub mod profile;
 pub mod render;
+pub mod rollout;
 pub mod state;
 pub mod text;
 pub mod units;

@@ -1,0 +1,171 @@
+//! What does the status of the profile say?
+
+use crate::state::Owner;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// An aspect that each owner reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub enum ConditionType {
+    /// The component is being changed.
+    Progressing,
+    /// The component has what the wanted profile says.
+    Complete,
+    /// The component did not get there.
+    Degraded,
+}
+
+/// Whether it is so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum Status {
+    /// Yes.
+    True,
+    /// No.
+    False,
+    /// Cannot be said.
+    Unknown,
+}
+
+impl From<bool> for Status {
+    fn from(value: bool) -> Self {
+        if value { Self::True } else { Self::False }
+    }
+}
+
+/// What an owner says now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// Who says it.
+    pub owner: Owner,
+    /// About what.
+    pub kind: ConditionType,
+    /// Whether it is so.
+    pub status: Status,
+    /// One word why.
+    pub reason: &'static str,
+    /// A sentence why.
+    pub message: String,
+}
+
+/// A condition as it is stored; whatever somebody wrote there can be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Stored {
+    /// Who says it.
+    #[serde(default)]
+    pub owner: String,
+    /// About what.
+    #[serde(default, rename = "type")]
+    pub kind: String,
+    /// Whether it is so.
+    #[serde(default)]
+    pub status: String,
+    /// When that changed last.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub last_transition_time: String,
+    /// One word why.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// A sentence why.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+/// The list to store: what others say is kept as it is, and the time of a condition changes with its
+/// status only. `None` if nothing changes.
+pub fn merge(stored: &[Stored], said: &[Condition], now: Timestamp) -> Option<Vec<Stored>> {
+    let mut merged: Vec<Stored> = Vec::with_capacity(stored.len().max(9));
+    for old in stored {
+        let ours = said.iter().any(|condition| old.owner == condition.owner.name());
+        if !ours {
+            merged.push(old.clone());
+        }
+    }
+    for condition in said {
+        let (owner, kind) = (condition.owner.name(), format!("{:?}", condition.kind));
+        let status = format!("{:?}", condition.status);
+        let same = stored
+            .iter()
+            .find(|old| old.owner == owner && old.kind == kind && old.status == status)
+            .filter(|old| old.last_transition_time.parse::<Timestamp>().is_ok());
+        // Kubernetes stores these times in whole seconds.
+        let seconds = Timestamp::from_second(now.as_second()).unwrap_or(now);
+        merged.push(Stored {
+            owner: owner.to_owned(),
+            kind,
+            status,
+            last_transition_time: same
+                .map_or_else(|| seconds.to_string(), |old| old.last_transition_time.clone()),
+            reason: condition.reason.to_owned(),
+            message: condition.message.clone(),
+        });
+    }
+    merged.sort_by(|a, b| place(a).cmp(&place(b)));
+    (merged != stored).then_some(merged)
+}
+
+/// Owners in the order of the specification, then anybody else.
+fn place(condition: &Stored) -> (usize, &str, usize, &str) {
+    let owner = Owner::ALL
+        .iter()
+        .position(|owner| owner.name() == condition.owner)
+        .unwrap_or(Owner::ALL.len());
+    let kind = ["Progressing", "Complete", "Degraded"]
+        .iter()
+        .position(|kind| *kind == condition.kind)
+        .unwrap_or(3);
+    (owner, &condition.owner, kind, &condition.kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(status: Status, message: &str) -> Condition {
+        Condition {
+            owner: Owner::KubeAPIServerOperator,
+            kind: ConditionType::Complete,
+            status,
+            reason: "AsExpected",
+            message: message.into(),
+        }
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn times_change_with_the_status_only_and_others_words_stay() {
+        let foreign = Stored {
+            owner: "SomebodyElse".into(),
+            kind: "Complete".into(),
+            status: "odd".into(),
+            last_transition_time: "yesterday".into(),
+            reason: String::new(),
+            message: String::new(),
+        };
+        let first = merge(&[foreign.clone()], &[said(Status::False, "a")], at(1)).unwrap();
+        assert_eq!((first.len(), &first[1]), (2, &foreign));
+        assert_eq!(merge(&first, &[said(Status::False, "a")], at(2)), None);
+        let second = merge(&first, &[said(Status::False, "b")], at(3)).unwrap();
+        assert_eq!(second[0].last_transition_time, first[0].last_transition_time);
+        let third = merge(&second, &[said(Status::True, "b")], at(4)).unwrap();
+        assert_eq!(third[0].last_transition_time, "1970-01-01T00:00:04Z");
+    }
+
+    #[test]
+    fn conditions_edited_by_hand_are_put_right() {
+        let good = merge(&[], &[said(Status::True, "a")], at(1)).unwrap();
+        let mut edited = good.clone();
+        edited[0].status = "False".into();
+        edited.push(good[0].clone());
+        let mended = merge(&edited, &[said(Status::True, "a")], at(9)).unwrap();
+        assert_eq!(mended.len(), 1);
+        assert_eq!(mended[0].status, "True");
+        edited[0] = good[0].clone();
+        edited[0].last_transition_time = "never".into();
+        let mended = merge(&edited[..1], &[said(Status::True, "a")], at(9)).unwrap();
+        assert_eq!(mended[0].last_transition_time, "1970-01-01T00:00:09Z");
+    }
+}

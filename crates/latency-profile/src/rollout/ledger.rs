@@ -1,0 +1,108 @@
+//! What do the owners have to agree on?
+
+use crate::state::Owner;
+use jiff::Timestamp;
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// The one object that all owners write, each time on the condition that nobody else did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Ledger {
+    /// Counts claims.
+    pub epoch: u64,
+    /// Who may write its component now.
+    pub claim: Option<Claim>,
+    /// The rollout that failed, and that Default replaces.
+    pub failure: Option<Failure>,
+    /// The last rollout that was carried out whole.
+    pub settled: Option<Settled>,
+}
+
+/// The right to write one component once.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Claim {
+    /// Whose component.
+    pub owner: Owner,
+    /// Which of its instances.
+    pub holder: String,
+    /// Number of this claim.
+    pub epoch: u64,
+    /// Another instance held it before: the component must be written before it is let go.
+    pub taken_over: bool,
+    /// Generation of the wanted profile when it was made.
+    pub generation: i64,
+    /// When the step began.
+    pub since: Timestamp,
+    /// When this instance got it.
+    pub held_since: Timestamp,
+}
+
+/// Why a profile is not rolled out any further.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Failure {
+    /// Whose step failed.
+    pub owner: Owner,
+    /// Generation of the wanted profile; another one gets a new attempt.
+    pub generation: i64,
+    /// The profile that could not be rolled out.
+    pub profile: String,
+    /// One word.
+    pub reason: String,
+    /// A sentence.
+    pub message: String,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// What is in force everywhere.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Settled {
+    /// Generation of the wanted profile.
+    pub generation: i64,
+    /// Its name.
+    pub profile: String,
+}
+
+impl Ledger {
+    /// The failure, if it is one of this wish.
+    pub fn failure_of(&self, generation: i64, profile: &str) -> Option<&Failure> {
+        self.failure
+            .as_ref()
+            .filter(|failure| failure.generation == generation && failure.profile == profile)
+    }
+}
+
+impl<'de> Deserialize<'de> for Owner {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        Self::parse(&name).ok_or_else(|| serde::de::Error::custom(format!("{name:?} is no owner")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ledger_reads_back_and_an_empty_one_is_fine() {
+        let ledger = Ledger {
+            epoch: 3,
+            claim: Some(Claim {
+                owner: Owner::KubeAPIServerOperator,
+                holder: "a".into(),
+                epoch: 3,
+                taken_over: true,
+                generation: 2,
+                since: Timestamp::UNIX_EPOCH,
+                held_since: Timestamp::UNIX_EPOCH,
+            }),
+            ..Ledger::default()
+        };
+        let text = serde_json::to_string(&ledger).unwrap();
+        assert_eq!(serde_json::from_str::<Ledger>(&text).unwrap(), ledger);
+        assert_eq!(serde_json::from_str::<Ledger>("{}").unwrap(), Ledger::default());
+    }
+}
