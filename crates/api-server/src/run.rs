@@ -4,7 +4,7 @@ use crate::access::PolicyIndex;
 use crate::auth::flow::{FlowControl, Limits};
 use crate::auth::tokens::Tokens;
 use crate::auth::{Authenticator, files};
-use crate::background::{aggregation, bootstrap, expiry, garbage::Collector, namespaces, repair};
+use crate::background::{aggregation, announce, bootstrap, expiry, garbage::Collector, namespaces, repair};
 use crate::cache::collection::Window;
 use crate::cache::{Cache, Observer};
 use crate::config::{Config, StoreChoice};
@@ -184,6 +184,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
     )));
     background.push(tokio::spawn(identities.keep_fresh(serving)));
     background.push(tokio::spawn(aggregation::run(server.clone())));
+    background.push(tokio::spawn(announce::run(server.clone())));
     server.bootstrapped.store(true, Ordering::Release);
     Ok(Running {
         address,

@@ -2,7 +2,7 @@
 //!
 //! The ConfigMap `kube-system/pointsman-apiserver` overrides flags, so that a latency profile can be
 //! rolled out without a restart and by nothing but the Kubernetes API. What is in force can be read at
-//! `/metrics`.
+//! `/metrics` and in annotations of the same ConfigMap ([`crate::background::announce`]).
 
 use crate::cache::Observer;
 use crate::cache::object::Object;
@@ -15,6 +15,9 @@ use pointsman_wire::value::str_at;
 pub const CONFIG_MAP: &str = "kube-system/pointsman-apiserver";
 const NOT_READY: &str = "default-not-ready-toleration-seconds";
 const UNREACHABLE: &str = "default-unreachable-toleration-seconds";
+
+/// What the annotations that tell the values in force begin with; the setting's name follows.
+const OBSERVED: &str = "pointsman.io/observed-";
 
 /// Settings in force.
 pub struct Settings {
@@ -47,6 +50,13 @@ impl Settings {
     /// The tolerations that new pods get.
     pub fn tolerations(&self) -> TolerationSeconds {
         *self.current.read()
+    }
+
+    /// The annotations that tell what is in force.
+    pub fn announcements(&self) -> [(String, String); 2] {
+        let seconds = self.tolerations();
+        [(NOT_READY, seconds.not_ready), (UNREACHABLE, seconds.unreachable)]
+            .map(|(name, seconds)| (format!("{OBSERVED}{name}"), seconds.to_string()))
     }
 
     fn put_in_force(&self, seconds: TolerationSeconds) {

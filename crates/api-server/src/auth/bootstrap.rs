@@ -21,6 +21,13 @@ const DISCOVERY: &str = "discovery.k8s.io";
 const COORDINATION: &str = "coordination.k8s.io";
 const AUTHORIZATION: &str = "authorization.k8s.io";
 const AUTHENTICATION: &str = "authentication.k8s.io";
+/// What a latency profile is rolled out by.
+const PROFILE_MAPS: [&str; 4] = [
+    "pointsman-node",
+    "pointsman-controllers",
+    "pointsman-apiserver",
+    "pointsman-latency-profile",
+];
 const HEALTH: &[&str] = &["/livez", "/readyz", "/healthz", "/version", "/version/"];
 
 /// Every default ClusterRole and ClusterRoleBinding, and the Role and RoleBinding for leader
@@ -292,7 +299,12 @@ fn leader_election() -> Vec<Value> {
     let name = "system:pointsman-controllers";
     let rules = vec![
         rule(&[COORDINATION], &["leases"], &["create", "update", "patch"]),
-        rule(&[""], &["configmaps"], &["create", "update", "patch"]),
+        // Creation cannot be limited by name.
+        rule(&[""], &["configmaps"], &["create"]),
+        json!({
+            "apiGroups": [""], "resources": ["configmaps"], "verbs": ["update", "patch"],
+            "resourceNames": PROFILE_MAPS,
+        }),
     ];
     let subjects = json!([{"apiGroup": rbac::GROUP, "kind": "User", "name": name}]);
     let role = json!({"apiGroup": rbac::GROUP, "kind": "Role", "name": name});

@@ -24,6 +24,7 @@ fn may(user: &User, verb: &str, what: &str) -> bool {
     let request = if what.starts_with('/') {
         Attributes::path(user, verb, what)
     } else {
+        let (what, name) = what.split_once('#').unwrap_or((what, "x"));
         let (resource, namespace) = what.split_once('@').unwrap_or((what, ""));
         let (resource, group) = resource.split_once('.').unwrap_or((resource, ""));
         let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
@@ -46,7 +47,7 @@ fn may(user: &User, verb: &str, what: &str) -> bool {
         Attributes::resource(user, verb, group, resource)
             .subresource(subresource)
             .in_namespace(namespace)
-            .named("x")
+            .named(name)
     };
     policy.authorize(&request) == Decision::Allow
 }
@@ -150,7 +151,8 @@ fn each_role_has_what_it_needs_and_not_more() {
             ("get", "leases.coordination@kube-node-lease"),
             ("patch", "nodes/status"),
             ("patch", "pods/status@x"),
-            ("patch", "configmaps@kube-system"),
+            ("patch", "configmaps@kube-system#pointsman-latency-profile"),
+            ("patch", "configmaps@kube-system#pointsman-node"),
             ("create", "configmaps@kube-system"),
             ("patch", "nodes/status.config"),
             ("watch", "nodes.config"),
@@ -158,6 +160,7 @@ fn each_role_has_what_it_needs_and_not_more() {
         &[
             ("update", "leases.coordination@kube-node-lease"),
             ("patch", "configmaps@x"),
+            ("patch", "configmaps@kube-system"),
             ("delete", "configmaps@kube-system"),
             ("update", "services@x"),
             ("delete", "nodes"),

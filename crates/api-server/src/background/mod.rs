@@ -5,6 +5,7 @@
 //! several servers share a store: every step is conditional on what was seen.
 
 pub mod aggregation;
+pub mod announce;
 pub mod bootstrap;
 pub mod expiry;
 pub mod garbage;
