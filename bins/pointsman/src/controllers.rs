@@ -7,6 +7,7 @@ use pointsman_api_client::Source;
 use pointsman_api_client::lease::Terms;
 use pointsman_controllers::nodes::{self, ranges::ClusterRange};
 use pointsman_controllers::{Config, Leadership, Loops, run as run_loops};
+use pointsman_latency_profile::rollout::Policy;
 use pointsman_node_health::Settings as HealthSettings;
 use pointsman_slices::Settings;
 use pointsman_slices::queue::Pace;
@@ -25,8 +26,8 @@ pub struct Flags {
     #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
     pub kubeconfig: Option<PathBuf>,
     /// Loops to run: `*` for all, `name` to add one, `-name` to leave one out. There are endpointslice,
-    /// endpoint, replicaset, deployment, scheduler, podgc, nodeipam, nodelifecycle and
-    /// tainteviction.
+    /// endpoint, replicaset, deployment, scheduler, podgc, nodeipam, nodelifecycle, tainteviction and
+    /// latencyprofile.
     #[arg(long, value_name = "LIST", default_value = "*", allow_hyphen_values = true)]
     pub controllers: Loops,
     /// Contend for leadership before running loops, so that several replicas can stand by.
@@ -91,6 +92,10 @@ pub struct Flags {
     /// Prefix length of a node's IPv6 range.
     #[arg(long, value_name = "BITS", conflicts_with = "node_cidr_mask_size")]
     pub node_cidr_mask_size_ipv6: Option<u8>,
+    /// How long one step of a latency profile may take before its owner is degraded and Default is rolled
+    /// out.
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration::parse)]
+    pub latency_profile_step_timeout: Duration,
     /// Where /healthz, /readyz and /metrics are served, without TLS; `off` serves nothing.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:10257")]
     pub metrics_listen: String,
@@ -215,6 +220,10 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
         workload_writers: flags.concurrent_replicaset_syncs,
         terminated_pod_threshold: flags.terminated_pod_gc_threshold,
         nodes: nodes::Config { ranges, health },
+        latency_profile: Policy {
+            step_timeout: flags.latency_profile_step_timeout,
+            ..Policy::default()
+        },
     })
 }
 

@@ -11,6 +11,7 @@ mod load;
 mod logging;
 mod node;
 mod plain_http;
+mod profile;
 mod proxy;
 mod scenario;
 mod serve_http;
@@ -72,6 +73,8 @@ enum Command {
     Hollow(Box<hollow::Flags>),
     /// Put a documented load on a cluster that `up` runs, and compare the SLI with packets.
     Scenario(scenario::Flags),
+    /// Plan, apply and watch changes of how patient the cluster is with its nodes.
+    Profile(Box<profile::Flags>),
 }
 
 fn main() -> ExitCode {
@@ -85,7 +88,9 @@ fn main() -> ExitCode {
         pointsman_kernel::memory::prefer_small();
     }
     cli.logging.install(match cli.command {
-        Command::Up(_) | Command::Down(_) | Command::Status(_) | Command::Exec(_) => "warn",
+        Command::Up(_) | Command::Down(_) | Command::Status(_) | Command::Exec(_) | Command::Profile(_) => {
+            "warn"
+        }
         _ => "info",
     });
     raise_descriptor_limit();
@@ -113,6 +118,7 @@ fn main() -> ExitCode {
             Command::Sli(flags) => sli::run(*flags).await,
             Command::Hollow(flags) => hollow::run(*flags).await,
             Command::Scenario(flags) => scenario::run(flags).await,
+            Command::Profile(flags) => profile::run(*flags).await,
         }
         .map(|()| ExitCode::SUCCESS)
     });

@@ -4,6 +4,7 @@ use crate::loops::Loops;
 use crate::nodes;
 use pointsman_api_client::Source;
 use pointsman_api_client::lease::Terms;
+use pointsman_latency_profile::rollout::Policy;
 use pointsman_slices::Settings;
 use pointsman_slices::queue::Pace;
 use std::net::SocketAddr;
@@ -33,6 +34,8 @@ pub struct Config {
     pub terminated_pod_threshold: usize,
     /// What nodes are given.
     pub nodes: nodes::Config,
+    /// How latency profiles are rolled out.
+    pub latency_profile: Policy,
 }
 
 /// How leadership is contended for.

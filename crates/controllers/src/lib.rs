@@ -6,6 +6,7 @@
 
 pub mod config;
 pub mod endpoint_slices;
+pub mod latency_profile;
 pub mod loops;
 pub mod manager;
 pub mod nodes;

@@ -25,11 +25,13 @@ pub enum Loop {
     NodeLifecycle,
     /// Taints to deletion of pods.
     TaintEviction,
+    /// Latency profiles to nodes, controllers and the API server.
+    LatencyProfile,
 }
 
 impl Loop {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::EndpointSlices,
         Self::Endpoints,
         Self::ReplicaSets,
@@ -39,6 +41,7 @@ impl Loop {
         Self::NodeIpam,
         Self::NodeLifecycle,
         Self::TaintEviction,
+        Self::LatencyProfile,
     ];
 
     /// The name on the command line: kube-controller-manager's, and first its short form.
@@ -53,6 +56,7 @@ impl Loop {
             Self::NodeIpam => ["nodeipam", "node-ipam-controller"],
             Self::NodeLifecycle => ["nodelifecycle", "node-lifecycle-controller"],
             Self::TaintEviction => ["tainteviction", "taint-eviction-controller"],
+            Self::LatencyProfile => ["latencyprofile", "latency-profile-operators"],
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::config::{Config, Leadership};
 use crate::endpoint_slices;
+use crate::latency_profile;
 use crate::loops::Loop;
 use crate::nodes;
 use crate::serve;
@@ -174,6 +175,9 @@ async fn run_loops(context: Context) -> Result<(), RunError> {
     }
     if nodes::wanted(&context) {
         tasks.spawn(nodes::run(context.clone()));
+    }
+    if loops.runs(Loop::LatencyProfile) {
+        tasks.spawn(latency_profile::run(context.clone()));
     }
     let mut stop = context.stop.clone();
     if tasks.is_empty() {

@@ -1,0 +1,255 @@
+//! Profiles of a cluster, over its API.
+
+use super::{ApplyFlags, Connection, StatusFlags, print, print_check};
+use anyhow::{Context as _, bail};
+use pointsman_api_client::connect::connect;
+use pointsman_api_client::{ApiError, Client, Patch, Source};
+use pointsman_controllers::latency_profile::cluster::{CONFIG_NODES, Cluster};
+use pointsman_controllers::latency_profile::{Desk, DriverError};
+use pointsman_latency_profile::profile::DEFAULT;
+use pointsman_latency_profile::rollout::{Readings, Spec, Stored};
+use pointsman_latency_profile::state::Owner;
+use pointsman_latency_profile::{Catalog, Day, Wanted, next_step};
+use serde::de::IgnoredAny;
+use serde_json::{Map, Value, json};
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+
+const NAME: &str = "cluster";
+const POLL: Duration = Duration::from_millis(500);
+/// How long conditions may still speak of an earlier wish.
+const STALE: Duration = Duration::from_secs(15);
+/// Counts attempts at the same wish.
+const ATTEMPT: &str = "pointsman.io/worker-latency-profile-attempt";
+
+/// Writes the wish, then follows what becomes of it.
+pub(super) async fn apply(flags: &ApplyFlags) -> anyhow::Result<()> {
+    let catalog = Catalog::standard();
+    let profile = catalog.find(&flags.profile)?;
+    let mut annotations = Map::new();
+    for (pool, name) in &flags.pools {
+        let key = format!("pointsman.io/worker-latency-profile.{pool}");
+        let value = match name.as_str() {
+            "" => Value::Null,
+            name => catalog.find(name)?.name.into(),
+        };
+        annotations.insert(key, value);
+    }
+    let client = open(&flags.connection).await?;
+    let (spec, conditions) = look(&client)
+        .await
+        .context("cannot read nodes.config.openshift.io/cluster")?;
+    let degraded = conditions
+        .iter()
+        .any(|it| it.kind == "Degraded" && it.status == "True");
+    if let Some(spec) = spec.filter(|spec| degraded && spec.profile == profile.name) {
+        // The same wish again is a new attempt.
+        let attempt = (spec.generation >> 32) + 1;
+        annotations.insert(ATTEMPT.into(), attempt.to_string().into());
+    }
+    let api = client.api(CONFIG_NODES, None);
+    let wish = json!({
+        "metadata": { "annotations": annotations },
+        "spec": { "workerLatencyProfile": profile.name },
+    });
+    let patched = api
+        .patch::<IgnoredAny>(NAME, Patch::Merge(wish.to_string().into_bytes()))
+        .await;
+    match patched {
+        Ok(_) => {}
+        Err(ApiError::NotFound(_)) => create(&client, wish).await?,
+        Err(error) => return Err(error).context("cannot write nodes.config.openshift.io/cluster"),
+    }
+    print(&format!("{} is wanted\n", profile.name))?;
+    if flags.no_wait {
+        return Ok(());
+    }
+    follow(&client, Some(flags.timeout)).await
+}
+
+async fn create(client: &Client, mut wish: Value) -> anyhow::Result<()> {
+    wish["apiVersion"] = json!("config.openshift.io/v1");
+    wish["kind"] = json!("Node");
+    wish["metadata"]["name"] = json!(NAME);
+    if let Some(annotations) = wish["metadata"]["annotations"].as_object_mut() {
+        annotations.retain(|_, value| !value.is_null());
+    }
+    let api = client.api(CONFIG_NODES, None);
+    match api.create::<IgnoredAny>(wish.to_string().into_bytes()).await {
+        Ok(_) => Ok(()),
+        Err(ApiError::NotFound(_)) => bail!(
+            "this API server has no nodes.config.openshift.io; for a kubeadm control plane use --kubeadm-dir"
+        ),
+        Err(error) => Err(error).context("cannot create nodes.config.openshift.io/cluster"),
+    }
+}
+
+/// Prints what owners say.
+pub(super) async fn status(flags: &StatusFlags) -> anyhow::Result<()> {
+    let client = open(&flags.connection).await?;
+    if flags.watch {
+        return follow(&client, None).await;
+    }
+    let (spec, conditions) = look(&client).await?;
+    let Some(spec) = spec else {
+        return print("No profile was ever asked for; `pointsman profile apply PROFILE` does.\n");
+    };
+    print(&table(&spec, &conditions))
+}
+
+/// Reads the values in force and judges them.
+pub(super) async fn check(connection: &Connection) -> anyhow::Result<()> {
+    let cluster = Cluster::reader(open(connection).await?);
+    let mut readings = Readings::default();
+    for driver in cluster.drivers() {
+        let reading = driver
+            .read()
+            .await
+            .context("cannot read the settings of a component")?;
+        reading.part.put_into(&mut readings);
+    }
+    let state = readings.state().context("the values in force are not known")?;
+    print_check(&state)
+}
+
+async fn readings(cluster: &Cluster) -> Result<Readings, DriverError> {
+    let mut readings = Readings::default();
+    for driver in cluster.drivers() {
+        driver.read().await?.part.put_into(&mut readings);
+    }
+    Ok(readings)
+}
+
+async fn open(connection: &Connection) -> anyhow::Result<Client> {
+    let source = Source::from_flag(connection.kubeconfig.clone());
+    connect(&source, "pointsman-profile").await.context(
+        "name a kubeconfig with --kubeconfig, or files of a kubeadm control plane with --kubeadm-dir",
+    )
+}
+
+async fn look(client: &Client) -> Result<(Option<Spec>, Vec<Stored>), DriverError> {
+    let (spec, posted) = Cluster::reader(client.clone()).spec().await?;
+    Ok((spec, posted.conditions))
+}
+
+/// Prints every change until the wish is fulfilled or cannot be.
+async fn follow(client: &Client, timeout: Option<Duration>) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let deadline = timeout.map(|timeout| started + timeout);
+    let mut printed = String::new();
+    loop {
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            bail!(
+                "the rollout goes on, but took longer than --timeout; `pointsman profile status --watch` follows it"
+            );
+        }
+        let (spec, conditions) = match look(client).await {
+            Ok(found) => found,
+            // A server that restarts comes back.
+            Err(DriverError::Unknown(why)) => {
+                tracing::warn!(why, "the API server does not answer, trying again");
+                tokio::time::sleep(POLL).await;
+                continue;
+            }
+            Err(error) => return Err(error).context("cannot read nodes.config.openshift.io/cluster"),
+        };
+        let Some(spec) = spec else {
+            bail!(
+                "nodes.config.openshift.io/cluster was deleted; `pointsman profile apply PROFILE` makes it again"
+            );
+        };
+        let text = table(&spec, &conditions);
+        if text != printed {
+            print(&format!("{text}\n"))?;
+            printed = text;
+        }
+        if is_settled(&spec, &conditions) {
+            return Ok(());
+        }
+        if let Some(degraded) = degraded(client, &spec, &conditions, started).await? {
+            bail!("{}: {}", degraded.owner, degraded.message);
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Every owner has finished, and speaks of this wish.
+fn is_settled(spec: &Spec, conditions: &[Stored]) -> bool {
+    let is = |owner: Owner, kind: &str, status: &str| {
+        let mut all = conditions
+            .iter()
+            .filter(|it| it.owner == owner.name() && it.kind == kind);
+        all.any(|it| it.status == status && (kind != "Complete" || speaks_of(it, spec)))
+    };
+    Owner::ALL
+        .into_iter()
+        .all(|owner| is(owner, "Complete", "True") && is(owner, "Progressing", "False"))
+}
+
+/// An owner that gave up on this wish, once Default is back; or one that cannot even begin.
+async fn degraded<'a>(
+    client: &Client,
+    spec: &Spec,
+    conditions: &'a [Stored],
+    started: Instant,
+) -> anyhow::Result<Option<&'a Stored>> {
+    let Some(degraded) = conditions
+        .iter()
+        .find(|it| it.kind == "Degraded" && it.status == "True")
+    else {
+        return Ok(None);
+    };
+    let cluster = Cluster::reader(client.clone());
+    let (ledger, _) = cluster.ledger().await?;
+    let failed = ledger.failure.is_some_and(|failure| {
+        failure.generation == spec.generation && failure.owner.name() == degraded.owner
+    });
+    if !failed {
+        // What was said before this wish is soon corrected.
+        return Ok(Some(degraded).filter(|_| started.elapsed() > STALE));
+    }
+    let wanted = Wanted::everywhere(DEFAULT);
+    let state = readings(&cluster).await?.state();
+    let restored = state.is_ok_and(|state| {
+        next_step(&state, &wanted, &Catalog::standard(), Day::Two).is_none() && ledger.claim.is_none()
+    });
+    Ok(Some(degraded).filter(|_| restored))
+}
+
+fn speaks_of(condition: &Stored, spec: &Spec) -> bool {
+    let profile = if spec.profile.is_empty() {
+        "Default"
+    } else {
+        &spec.profile
+    };
+    condition.message.contains(profile)
+}
+
+fn table(spec: &Spec, conditions: &[Stored]) -> String {
+    let mut out = format!(
+        "profile {}",
+        if spec.profile.is_empty() {
+            "Default"
+        } else {
+            &spec.profile
+        }
+    );
+    for (pool, profile) in &spec.pools {
+        let _ = write!(out, ", {} {profile}", pool.name());
+    }
+    out.push('\n');
+    if conditions.is_empty() {
+        out.push_str(
+            "  nobody reports yet; is `pointsman controllers` with the loop latencyprofile running?\n",
+        );
+    }
+    for condition in conditions {
+        let line = format!(
+            "  {:<30} {:<12} {:<8} {}  {}",
+            condition.owner, condition.kind, condition.status, condition.reason, condition.message
+        );
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}

@@ -1,0 +1,287 @@
+//! Which objects carry settings, and what do we read of them?
+
+use pointsman_latency_profile::rollout::{NodeReading, Problem, Spec, Stored};
+use pointsman_latency_profile::state::Pool;
+use pointsman_latency_profile::units::{GracePeriod, InvalidValue, ReportPeriod, Tolerations};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// Namespace of all ConfigMaps here.
+pub const NAMESPACE: &str = "kube-system";
+/// What agents on nodes follow.
+pub const NODE_MAP: &str = "pointsman-node";
+/// What the controllers follow.
+pub const CONTROLLERS_MAP: &str = "pointsman-controllers";
+/// What the API server follows.
+pub const SERVER_MAP: &str = "pointsman-apiserver";
+/// What owners agreed on.
+pub const LEDGER_MAP: &str = "pointsman-latency-profile";
+/// The key of the ledger.
+pub const LEDGER_KEY: &str = "ledger";
+/// The only name that the wish may have.
+pub const CONFIG_NODE: &str = "cluster";
+
+/// Epoch of the last claim that wrote a ConfigMap.
+pub const EPOCH: &str = "pointsman.io/profile-epoch";
+/// What an agent really uses, on its Node.
+pub const NODE_ANNOUNCED: &str = "pointsman.io/node-status-update-frequency";
+/// The pool of a node, as a label.
+pub const POOL_LABEL: &str = "pointsman.io/pool";
+/// A pool's profile, as an annotation of the wish; the pool's name follows.
+pub const POOL_PROFILE: &str = "pointsman.io/worker-latency-profile.";
+/// Counts attempts at the same wish, as an annotation of it.
+pub const ATTEMPT: &str = "pointsman.io/worker-latency-profile-attempt";
+/// What the controllers really use.
+pub const GRACE_ANNOUNCED: &str = "pointsman.io/observed-node-monitor-grace-period";
+const NOT_READY_ANNOUNCED: &str = "pointsman.io/observed-default-not-ready-toleration-seconds";
+const UNREACHABLE_ANNOUNCED: &str = "pointsman.io/observed-default-unreachable-toleration-seconds";
+
+/// Keys in the ConfigMaps' data.
+pub const REPORT_KEY: &str = "nodeStatusUpdateFrequency";
+/// The grace period.
+pub const GRACE_KEY: &str = "nodeMonitorGracePeriod";
+/// Tolerations for nodes that are not ready.
+pub const NOT_READY_KEY: &str = "default-not-ready-toleration-seconds";
+/// Tolerations for nodes that are unreachable.
+pub const UNREACHABLE_KEY: &str = "default-unreachable-toleration-seconds";
+
+/// Metadata that matters here.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Meta {
+    pub name: String,
+    pub uid: String,
+    pub resource_version: String,
+    pub generation: i64,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// A ConfigMap.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ConfigMap {
+    pub metadata: Meta,
+    pub data: BTreeMap<String, String>,
+}
+
+/// A node.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Node {
+    pub metadata: Meta,
+    pub status: NodeStatus,
+}
+
+/// Its status.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct NodeStatus {
+    pub conditions: Vec<NodeCondition>,
+}
+
+/// One of its conditions.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct NodeCondition {
+    pub r#type: String,
+    pub status: String,
+}
+
+/// A page of nodes.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct NodePage {
+    pub metadata: PageMeta,
+    pub items: Vec<Node>,
+}
+
+/// Where the next page begins.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct PageMeta {
+    pub r#continue: String,
+}
+
+/// The wish.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ConfigNode {
+    pub metadata: Meta,
+    spec: ConfigSpec,
+    status: ConfigStatus,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ConfigSpec {
+    worker_latency_profile: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ConfigStatus {
+    worker_latency_profile_status: ProfileStatus,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct ProfileStatus {
+    conditions: Vec<Stored>,
+}
+
+impl ConfigNode {
+    /// What is asked for.
+    pub fn wish(&self) -> Spec {
+        let pools = self.metadata.annotations.iter().filter_map(|(key, profile)| {
+            let pool = key.strip_prefix(POOL_PROFILE)?;
+            Some((Pool::named(pool), profile.clone()))
+        });
+        let attempt = self.metadata.annotations.get(ATTEMPT);
+        let attempt: i64 = attempt.and_then(|text| text.parse().ok()).unwrap_or(0);
+        Spec {
+            // The same profile once more is a wish of its own, but changes no field that is counted.
+            generation: self.metadata.generation.wrapping_add(attempt << 32),
+            profile: self.spec.worker_latency_profile.clone(),
+            pools: pools.collect(),
+        }
+    }
+
+    /// What is said about it.
+    pub fn conditions(&self) -> Vec<Stored> {
+        self.status.worker_latency_profile_status.conditions.clone()
+    }
+}
+
+impl Node {
+    /// What a node tells.
+    pub fn reading(&self) -> NodeReading {
+        let ready = self.status.conditions.iter().find(|it| it.r#type == "Ready");
+        let announced = self.metadata.annotations.get(NODE_ANNOUNCED);
+        NodeReading {
+            pool: Pool::named(self.metadata.labels.get(POOL_LABEL).map_or("", String::as_str)),
+            announced: announced.and_then(|text| ReportPeriod::parse(text).ok()),
+            silent: ready.is_none_or(|ready| ready.status == "Unknown"),
+        }
+    }
+}
+
+impl ConfigMap {
+    /// Epoch of the last claim that wrote it.
+    pub fn epoch(&self) -> Option<u64> {
+        self.metadata.annotations.get(EPOCH)?.parse().ok()
+    }
+
+    /// Report periods by pool, and what cannot be read.
+    pub fn reports(&self) -> (BTreeMap<Pool, ReportPeriod>, Option<Problem>) {
+        let mut reports = BTreeMap::new();
+        let mut problem = None;
+        for (key, text) in &self.data {
+            let pool = match key.strip_prefix(REPORT_KEY) {
+                Some("") => "",
+                Some(rest) if rest.starts_with('.') => &rest[1..],
+                _ => continue,
+            };
+            match ReportPeriod::parse(text) {
+                Ok(period) => drop(reports.insert(Pool::named(pool), period)),
+                Err(error) => problem = Some(invalid(key, &error)),
+            }
+        }
+        (reports, problem)
+    }
+
+    /// The grace period that is written.
+    pub fn grace(&self) -> (Option<GracePeriod>, Option<Problem>) {
+        self.value(GRACE_KEY, GracePeriod::parse)
+    }
+
+    /// The grace period that is announced.
+    pub fn announced_grace(&self) -> Option<GracePeriod> {
+        GracePeriod::parse(self.metadata.annotations.get(GRACE_ANNOUNCED)?).ok()
+    }
+
+    /// The tolerations that are written, if both are.
+    pub fn tolerations(&self) -> (Option<Tolerations>, Option<Problem>) {
+        let (not_ready, first) = self.value(NOT_READY_KEY, Tolerations::parse_seconds);
+        let (unreachable, second) = self.value(UNREACHABLE_KEY, Tolerations::parse_seconds);
+        let both = not_ready
+            .zip(unreachable)
+            .map(|(not_ready, unreachable)| Tolerations {
+                not_ready,
+                unreachable,
+            });
+        (both, first.or(second))
+    }
+
+    /// The tolerations that are announced.
+    pub fn announced_tolerations(&self) -> Option<Tolerations> {
+        let read = |key: &str| Tolerations::parse_seconds(self.metadata.annotations.get(key)?).ok();
+        Some(Tolerations {
+            not_ready: read(NOT_READY_ANNOUNCED)?,
+            unreachable: read(UNREACHABLE_ANNOUNCED)?,
+        })
+    }
+
+    fn value<T>(
+        &self,
+        key: &str,
+        parse: impl Fn(&str) -> Result<T, InvalidValue>,
+    ) -> (Option<T>, Option<Problem>) {
+        match self.data.get(key).map(|text| parse(text)) {
+            None => (None, None),
+            Some(Ok(value)) => (Some(value), None),
+            Some(Err(error)) => (None, Some(invalid(key, &error))),
+        }
+    }
+}
+
+fn invalid(key: &str, error: &InvalidValue) -> Problem {
+    Problem::Invalid(format!("{key}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(data: &[(&str, &str)]) -> ConfigMap {
+        ConfigMap {
+            data: data
+                .iter()
+                .map(|(key, text)| ((*key).into(), (*text).into()))
+                .collect(),
+            ..ConfigMap::default()
+        }
+    }
+
+    #[test]
+    fn pools_have_keys_of_their_own() {
+        let (reports, problem) = map(&[
+            ("nodeStatusUpdateFrequency", "10s"),
+            ("nodeStatusUpdateFrequency.edge", "1m"),
+            ("nodeStatusUpdateFrequencyOther", "1m"),
+        ])
+        .reports();
+        assert_eq!(problem, None);
+        assert_eq!(reports.len(), 2);
+        assert_eq!(reports[&Pool::named("edge")], ReportPeriod::seconds(60));
+    }
+
+    #[test]
+    fn text_that_is_no_value_is_told_and_counts_as_not_written() {
+        let (grace, problem) = map(&[("nodeMonitorGracePeriod", "soon")]).grace();
+        assert_eq!(grace, None);
+        assert_eq!(
+            problem.unwrap().to_string(),
+            "nodeMonitorGracePeriod: \"soon\" is not a duration such as 10s or 2m"
+        );
+    }
+
+    #[test]
+    fn wishes_for_pools_are_annotations() {
+        let text = r#"{"metadata": {"generation": 3, "annotations": {"pointsman.io/worker-latency-profile.edge": "LowUpdateSlowReaction"}},
+            "spec": {"workerLatencyProfile": "Default"}}"#;
+        let wish = serde_json::from_str::<ConfigNode>(text).unwrap().wish();
+        assert_eq!((wish.generation, wish.profile.as_str()), (3, "Default"));
+        assert_eq!(wish.pools[&Pool::named("edge")], "LowUpdateSlowReaction");
+    }
+}
