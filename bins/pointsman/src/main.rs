@@ -56,6 +56,14 @@ enum Command {
     /// Run the loops that turn pods into endpoints, and the workloads that make pods.
     Controllers(Box<controllers::Flags>),
     /// Run the agent of this node: pods as processes, probes, readiness, heartbeats.
+    ///
+    /// The kubelet's part: it runs the pods that are bound to the node as processes of this machine
+    /// (`image: host`), probes them, reports their readiness the moment it changes, and sends heartbeats.
+    ///
+    /// It works in the network namespace that it is started in, which becomes the node's. Pods outlive it: a
+    /// new agent on the same --root-dir finds them again, and those that were ready stay ready.
+    ///
+    /// Flags that the kubelet also has keep its names and formats; they win over the file of --config.
     Node(Box<node::Flags>),
     /// Run the service proxy of this node: a drop-in for kube-proxy.
     Proxy(Box<proxy::Flags>),

@@ -29,13 +29,7 @@ use tokio::sync::watch;
 /// The version that `kubectl get nodes` shows.
 const VERSION: &str = concat!("v1.33.0+pointsman-", env!("CARGO_PKG_VERSION"));
 
-/// The agent of one node, the kubelet's part: it runs the pods that are bound to the node as processes of this
-/// machine (`image: host`), probes them, reports their readiness the moment it changes, and sends heartbeats.
-///
-/// It works in the network namespace that it is started in, which becomes the node's. Pods outlive it: a new
-/// agent on the same --root-dir finds them again, and those that were ready stay ready.
-///
-/// Flags that the kubelet also has keep its names and formats; they win over the file of --config.
+/// Flags that the kubelet also has keep its names and formats.
 #[derive(Args)]
 pub struct Flags {
     /// How to reach the API server, as this node (user system:node:NAME of group system:nodes).
