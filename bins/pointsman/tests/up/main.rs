@@ -5,4 +5,5 @@
 
 mod cluster;
 mod life;
+mod pods;
 mod traffic;

@@ -145,7 +145,7 @@ fn pods_of_a_deployment_answer_and_a_rolling_update_loses_nothing() {
 }
 
 /// Answered and failed requests in the lines of a load.
-fn count(lines: &[u8]) -> (u64, u64) {
+pub fn count(lines: &[u8]) -> (u64, u64) {
     let text = String::from_utf8_lossy(lines);
     let tallies = text
         .lines()
