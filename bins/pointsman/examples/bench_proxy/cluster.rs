@@ -188,7 +188,7 @@ fn slice(number: usize, endpoints: usize, round: usize) -> Value {
         let bits = 0x0b00_0000 + ((number * endpoints + at) as u32) * 8 + shift as u32;
         json!({
             "addresses": [std::net::Ipv4Addr::from_bits(bits).to_string()],
-            "nodeName": if at == 0 && number % 400 == 0 { "n1" } else { "n2" },
+            "nodeName": if at == 0 && number.is_multiple_of(400) { "n1" } else { "n2" },
             "conditions": { "ready": true, "serving": true, "terminating": false },
         })
     };
