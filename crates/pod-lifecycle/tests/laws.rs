@@ -385,7 +385,7 @@ proptest! {
             }
             if !world.pending.is_empty() {
                 world.answer(0, true);
-            } else if obeys && !world.alive.is_empty() && !world.machine.wake(world.now).is_none() {
+            } else if obeys && !world.alive.is_empty() && world.machine.wake(world.now).is_some() {
                 let names: Vec<String> = world.alive.keys().cloned().collect();
                 names.iter().for_each(|name| world.exit(name, 0));
             } else if let Some(wake) = world.machine.wake(world.now) {
