@@ -139,12 +139,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether this build has a command.
-fn has_command(name: &str) -> bool {
-    use clap::CommandFactory;
-    Cli::command().find_subcommand(name).is_some()
-}
-
 /// Writes a shell's completions to standard output.
 fn complete(shell: clap_complete::Shell) -> anyhow::Result<()> {
     use clap::CommandFactory;

@@ -40,6 +40,7 @@ pub async fn run(stage: Stage, progress: &Progress) -> anyhow::Result<()> {
     progress.note(format_args!(
         "\ndemo: 4 pods behind a Service, {RATE} new connections per second from every node"
     ));
+    objects::forget_profile(&stage.client).await?;
     objects::create(&stage).await?;
     objects::wait_for_rollout(&stage.client)
         .await

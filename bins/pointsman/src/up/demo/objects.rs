@@ -2,7 +2,7 @@
 
 use super::Stage;
 use anyhow::{Context, bail};
-use pointsman_api_client::{ApiError, Client, Patch, Resource};
+use pointsman_api_client::{ApiError, Client, DeleteOptions, Patch, Resource};
 use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -22,6 +22,29 @@ pub async fn create(stage: &Stage) -> anyhow::Result<()> {
     let deployment = deployment(&stage.program.display().to_string());
     apply(&stage.client, Resource::DEPLOYMENTS, &deployment).await?;
     apply(&stage.client, Resource::SERVICES, &service()).await
+}
+
+/// Forgets the latency profile of an earlier demonstration, so that a lost node is noticed within seconds.
+pub async fn forget_profile(client: &Client) -> anyhow::Result<()> {
+    const WISHES: Resource = Resource::new("config.openshift.io", "v1", "nodes");
+    const CONFIG_MAPS: Resource = Resource::core("configmaps");
+    // The wish first: nobody writes the others then.
+    let mut doomed = vec![(client.api(WISHES, None), "cluster")];
+    for name in [
+        "pointsman-latency-profile",
+        "pointsman-node",
+        "pointsman-controllers",
+        "pointsman-apiserver",
+    ] {
+        doomed.push((client.api(CONFIG_MAPS, Some("kube-system")), name));
+    }
+    for (api, name) in doomed {
+        match api.delete(name, &DeleteOptions::default()).await {
+            Ok(()) | Err(ApiError::NotFound(_)) => {}
+            Err(error) => return Err(error).with_context(|| format!("deleting {name}")),
+        }
+    }
+    Ok(())
 }
 
 /// Changes the pods' template, so that all pods are replaced one by one.
