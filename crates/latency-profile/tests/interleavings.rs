@@ -756,7 +756,7 @@ fn no_interleaving_of_a_transition_shows_a_node_an_unsafe_state() {
             states += check("transition", from, &[to], size);
         }
     }
-    println!("{states} states of the six transitions");
+    eprintln!("{states} states of the six transitions");
 }
 
 #[test]
@@ -771,7 +771,7 @@ fn a_step_that_times_out_at_any_point_shows_no_node_an_unsafe_state() {
     for (from, to) in [(0, 1), (1, 0), (1, 2), (2, 1)] {
         states += check("timeout", from, &[to], size);
     }
-    println!("{states} states of transitions with a step that times out");
+    eprintln!("{states} states of transitions with a step that times out");
 }
 
 #[test]
@@ -786,7 +786,7 @@ fn no_change_of_mind_at_any_point_shows_a_node_an_unsafe_state() {
     for (from, wishes) in [(1, [2, 1]), (2, [1, 2])] {
         states += check("change of mind", from, &wishes, size);
     }
-    println!("{states} states of transitions that are taken back at any point");
+    eprintln!("{states} states of transitions that are taken back at any point");
 }
 
 #[test]
@@ -803,7 +803,7 @@ fn a_crash_or_a_second_instance_at_any_point_is_harmless() {
         };
         states += check("second instance", from, &wishes, size);
     }
-    println!("{states} states with a crash or a second instance and a change of mind");
+    eprintln!("{states} states with a crash or a second instance and a change of mind");
 }
 
 #[test]

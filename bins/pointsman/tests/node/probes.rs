@@ -105,7 +105,7 @@ fn a_sub_second_period_makes_pods_ready_sooner_with_every_kind_of_probe() {
         for kind in ["http", "tcp", "grpc", "exec"] {
             let fast = time_to_ready(lab, kind, true).await;
             let plain = time_to_ready(lab, kind, false).await;
-            println!("{kind}: {fast:?} with a sub-second period, {plain:?} with 1 s");
+            eprintln!("{kind}: {fast:?} with a sub-second period, {plain:?} with 1 s");
             assert!(
                 fast + Duration::from_millis(150) < plain,
                 "{kind}: {fast:?} against {plain:?}"

@@ -32,7 +32,7 @@ impl ControlPlane {
         self.home.path().join(name)
     }
 
-    fn arguments<'a>(&self, command: &[&'a str]) -> Vec<String> {
+    fn arguments(&self, command: &[&str]) -> Vec<String> {
         let mut all: Vec<String> = command.iter().map(|word| (*word).to_owned()).collect();
         all.extend(["--kubeadm-dir".into(), self.home.path().display().to_string()]);
         for node in ["a", "b"] {

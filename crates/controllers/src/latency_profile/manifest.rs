@@ -58,10 +58,8 @@ pub fn flag(text: &str, program: &str, flag: &str) -> Result<Option<String>, Man
     let container = pod.spec.containers.first().filter(|_| pod.kind == "Pod");
     let container = container.ok_or_else(wanted)?;
     let mut words = container.command.iter().chain(&container.args);
-    if !words
-        .next()
-        .is_some_and(|first| first.rsplit('/').next() == Some(program))
-    {
+    let first = words.next();
+    if first.and_then(|first| first.rsplit('/').next()) != Some(program) {
         return Err(wanted());
     }
     Ok(words

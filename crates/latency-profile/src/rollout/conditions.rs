@@ -145,7 +145,7 @@ mod tests {
             reason: String::new(),
             message: String::new(),
         };
-        let first = merge(&[foreign.clone()], &[said(Status::False, "a")], at(1)).unwrap();
+        let first = merge(std::slice::from_ref(&foreign), &[said(Status::False, "a")], at(1)).unwrap();
         assert_eq!((first.len(), &first[1]), (2, &foreign));
         assert_eq!(merge(&first, &[said(Status::False, "a")], at(2)), None);
         let second = merge(&first, &[said(Status::False, "b")], at(3)).unwrap();

@@ -342,7 +342,8 @@ impl Round<'_> {
                     let message = format!("{what}: {problem}");
                     return self.fail(claim, problem.reason(), message);
                 }
-                if !wrote && !(late && may_release && !failed) {
+                let releases = late && may_release && !failed;
+                if !wrote && !releases {
                     // The same value again: only the epoch is needed, and the wait goes on.
                     let change = (!written).then(|| step.change.clone());
                     return (self.write(claim, change), Vec::new());
