@@ -36,6 +36,10 @@ struct PodSpec {
 
 #[derive(Deserialize)]
 struct Container {
+    /// Every container has one, and writers put it behind the command: a file that was cut off there is
+    /// still good YAML, but not a whole manifest.
+    #[serde(rename = "image")]
+    _image: String,
     #[serde(default)]
     command: Vec<String>,
     #[serde(default)]
