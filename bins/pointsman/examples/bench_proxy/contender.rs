@@ -171,6 +171,13 @@ impl Node {
         self.spent + self.process.as_ref().map_or(0.0, |process| cpu(process.id()))
     }
 
+    /// CPU seconds in the proxy, and of the programs it ran: outside the kernel, and in it.
+    pub fn cpu_shares(&self) -> [f64; 3] {
+        let id = self.process.as_ref().expect("it runs").id();
+        let [user, system, programs, kernel] = cpu_fields(id);
+        [user + system, programs, kernel]
+    }
+
     /// Resident memory now, and the most so far, in bytes.
     pub fn memory(&self) -> (u64, u64) {
         let id = self.process.as_ref().expect("it runs").id();
@@ -274,13 +281,15 @@ pub fn metric(text: &str, series: &str) -> Option<f64> {
 
 /// User and system time of a process and of the children it has waited for.
 fn cpu(id: u32) -> f64 {
+    cpu_fields(id).iter().sum()
+}
+
+/// User and system time of a process, and of the children it has waited for, in seconds.
+fn cpu_fields(id: u32) -> [f64; 4] {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
-    let ticks = |at: usize| {
-        fields
-            .get(at)
-            .and_then(|field| field.parse::<f64>().ok())
-            .unwrap_or(0.0)
-    };
-    (11..15).map(ticks).sum::<f64>() / 100.0
+    [11, 12, 13, 14].map(|at| {
+        let ticks = fields.get(at).and_then(|field| field.parse::<f64>().ok());
+        ticks.unwrap_or(0.0) / 100.0
+    })
 }

@@ -2,10 +2,16 @@
 //!
 //! ```sh
 //! bench_proxy PROGRAM [--modes nftables,iptables-nft,iptables-legacy] [--sizes 1000x5,20000x5]
-//!             [--peer-modes nftables,iptables-nft] [--peer-sizes 1000x5] [--limit 120]
+//!             [--peer-modes nftables,iptables-nft] [--peer-sizes 1000x5] [--limit 120] [--row-limit 300]
 //!             [--changes 200] [--data-path 10,1000,45000] [--ours-only 1000,45000] [--out FILE.json]
 //! bench_proxy plot FILE.json FILE.svg
+//! bench_proxy show FILE.json
 //! ```
+//!
+//! One row at a time: `--modes iptables-nft --sizes 10000x5 --out FILE.json` measures that row alone and puts it
+//! among those that the file holds, in place of an earlier one of the same proxy, mode and size. A row of the
+//! peer alone has no `--sizes`. `--limit` bounds a start, `--row-limit` everything that is measured for a row;
+//! what was not reached in time is shown as "not within".
 //!
 //! Starts the real API server in a network namespace, fills it with Services and EndpointSlices, and runs the
 //! real proxy in another one, whose kernel rules it may write. With `PEER_KUBE_PROXY` naming a kube-proxy, the
@@ -32,6 +38,15 @@ struct Size {
     endpoints: usize,
 }
 
+/// How many seconds may be spent.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// On one start.
+    start: u64,
+    /// On one row.
+    row: u64,
+}
+
 /// What to measure.
 #[derive(Debug)]
 struct Plan {
@@ -40,7 +55,7 @@ struct Plan {
     sizes: Vec<Size>,
     peer_modes: Vec<Mode>,
     peer_sizes: Vec<Size>,
-    limit_seconds: u64,
+    limits: Limits,
     changes: usize,
     data_path: Vec<usize>,
     ours_only: Vec<usize>,
@@ -55,6 +70,11 @@ fn main() {
         let results = Results::read(from);
         std::fs::write(to, plot::draw(&results)).expect("the plot can be written");
         return;
+    }
+    if let [word, from] = arguments.as_slice()
+        && word == "show"
+    {
+        return println!("{}", report::markdown(&Results::read(from)));
     }
     let plan = Plan::parse(arguments.into_iter());
     // Everything runs in namespaces, so that the machine's own rules stay as they are.
@@ -72,7 +92,7 @@ async fn run(plan: Plan) {
     let mut results = plan.out.as_deref().map(Results::read).unwrap_or_default();
     results.machine = report::machine();
     for services in &plan.ours_only {
-        results.ours_only.push(bare::ours_only(*services));
+        results.put_ours_only(bare::ours_only(*services));
     }
     let peer = std::env::var("PEER_KUBE_PROXY")
         .ok()
@@ -88,7 +108,7 @@ async fn run(plan: Plan) {
                     .map(|mode| Contender::ours(&plan.program, *mode)),
             );
             if plan.modes.contains(&Mode::Nftables) {
-                results.bare.push(bare::load(size));
+                results.put_bare(bare::load(size));
             }
         }
         if let Some(peer) = &peer
@@ -101,8 +121,8 @@ async fn run(plan: Plan) {
         }
         let mut server = cluster::Server::start(&plan.program, size).await;
         for contender in contenders {
-            let row = measure::run(&mut server, &contender, plan.changes, plan.limit_seconds).await;
-            results.rows.push(row);
+            let row = measure::run(&mut server, &contender, plan.changes, plan.limits).await;
+            results.put_row(row);
             plan.keep(&results);
         }
         server.stop().await;
@@ -117,8 +137,8 @@ async fn run(plan: Plan) {
             contenders.extend(plan.peer_modes.iter().map(|mode| Contender::peer(peer, *mode)));
         }
         for services in &plan.data_path {
-            let measured = data_path::run(&plan.program, &contenders, *services, plan.limit_seconds).await;
-            results.data_path.extend(measured);
+            let measured = data_path::run(&plan.program, &contenders, *services, plan.limits.start).await;
+            measured.into_iter().for_each(|it| results.put_data_path(it));
             plan.keep(&results);
         }
     }
@@ -136,7 +156,7 @@ impl Plan {
             sizes: Vec::new(),
             peer_modes: Vec::new(),
             peer_sizes: Vec::new(),
-            limit_seconds: 120,
+            limits: Limits { start: 120, row: 300 },
             changes: 200,
             data_path: Vec::new(),
             ours_only: Vec::new(),
@@ -148,7 +168,8 @@ impl Plan {
                 "--sizes" => plan.sizes = list(&value, Size::parse),
                 "--peer-modes" => plan.peer_modes = list(&value, Mode::parse),
                 "--peer-sizes" => plan.peer_sizes = list(&value, Size::parse),
-                "--limit" => plan.limit_seconds = value.parse().expect("seconds"),
+                "--limit" => plan.limits.start = value.parse().expect("seconds"),
+                "--row-limit" => plan.limits.row = value.parse().expect("seconds"),
                 "--changes" => plan.changes = value.parse().expect("a number"),
                 "--data-path" => plan.data_path = list(&value, |text| text.parse().ok()),
                 "--ours-only" => plan.ours_only = list(&value, |text| text.parse().ok()),

@@ -1,8 +1,9 @@
 //! What is measured for one proxy and one size.
 
+use crate::Limits;
 use crate::cluster::Server;
 use crate::contender::{Contender, Node, Watermark, metric};
-use crate::report::Row;
+use crate::report::{Row, Shares};
 use pointsman_api_client::{Event, Resource, Scope, Watcher};
 use serde::de::IgnoredAny;
 use std::collections::HashMap;
@@ -22,16 +23,18 @@ const BURST: usize = 1000;
 const PATIENCE: Duration = Duration::from_secs(25);
 
 /// Runs everything for one contender.
-pub async fn run(server: &mut Server, contender: &Contender, changes: usize, limit: u64) -> Row {
+pub async fn run(server: &mut Server, contender: &Contender, changes: usize, limits: Limits) -> Row {
     let what = format!("{}: {} {}", server.size, contender.name, contender.mode.name());
     eprintln!("{what}: cold start");
     let mut node = Node::new(server, contender);
     let mut row = Row::new(contender, server.size);
     let kernel_before = kernel_memory();
+    let deadline = Instant::now() + Duration::from_secs(limits.row);
     node.launch();
+    let limit = limits.start.min(limits.row);
     row.cold_seconds = started(&node, limit);
     if row.cold_seconds.is_none() {
-        eprintln!("{what}: more than {limit} s; {}", node.last_words());
+        eprintln!("{what}: not within {limit} s; {}", node.last_words());
         row.limit_seconds = Some(limit);
         row.cold_cpu_seconds = node.cpu();
         return row;
@@ -45,17 +48,24 @@ pub async fn run(server: &mut Server, contender: &Contender, changes: usize, lim
         row.cold_seconds.unwrap_or(0.0),
         row.rss_bytes >> 20
     );
-    let mut clock = Clock::start(server, &node, contender).await;
+    let mut clock = Clock::start(server, &node, contender, deadline).await;
     single_changes(server, &node, &mut clock, changes, &mut row).await;
     services(server, &node, &mut clock, &mut row).await;
     burst(server, &node, &mut clock, &mut row).await;
     row.rss_after_bytes = node.memory().0;
     drop(clock);
-    eprintln!("{what}: restart");
-    node.halt();
-    node.launch();
-    row.restart_seconds = started(&node, limit);
-    row.restart_writes = metric(&node.metrics(), TRANSACTIONS);
+    let left = deadline.saturating_duration_since(Instant::now()).as_secs();
+    if left > 0 {
+        eprintln!("{what}: restart");
+        node.halt();
+        node.launch();
+        row.restart_seconds = started(&node, limits.start.min(left));
+        row.restart_writes = metric(&node.metrics(), TRANSACTIONS);
+    }
+    if row.restart_seconds.is_none() {
+        eprintln!("{what}: not within {} s; {}", limits.row, node.last_words());
+        row.row_limit_seconds = Some(limits.row);
+    }
     row
 }
 
@@ -89,11 +99,13 @@ fn settle(node: &Node) {
 struct Clock {
     seen: Arc<Mutex<HashMap<u64, (Instant, SystemTime)>>>,
     watermarks: Option<Receiver<(Watermark, Instant)>>,
+    /// After this, nothing is waited for.
+    deadline: Instant,
     _watches: JoinSet<()>,
 }
 
 impl Clock {
-    async fn start(server: &Server, node: &Node, contender: &Contender) -> Self {
+    async fn start(server: &Server, node: &Node, contender: &Contender, deadline: Instant) -> Self {
         let seen = Arc::new(Mutex::new(HashMap::new()));
         let mut watches = JoinSet::new();
         for resource in [Resource::SERVICES, Resource::ENDPOINT_SLICES] {
@@ -124,6 +136,7 @@ impl Clock {
         Self {
             seen,
             watermarks: contender.is_ours().then(|| node.watermarks()),
+            deadline,
             _watches: watches,
         }
     }
@@ -137,6 +150,10 @@ impl Clock {
         }
     }
 
+    fn is_late(&self) -> bool {
+        Instant::now() >= self.deadline
+    }
+
     /// The version of the newest change that was seen.
     fn newest(&self) -> u64 {
         self.seen.lock().unwrap().keys().copied().max().unwrap_or(0)
@@ -146,10 +163,11 @@ impl Clock {
     fn latency(&mut self, node: &Node, version: u64, of_service: bool) -> Option<f64> {
         let (seen, seen_clock) = self.seen_at(version);
         let Some(watermarks) = &self.watermarks else {
-            return peer_latency(node, seen_clock);
+            return peer_latency(node, seen_clock, self.deadline);
         };
         loop {
-            let (watermark, at) = watermarks.recv_timeout(Duration::from_secs(60)).ok()?;
+            let patience = self.deadline.saturating_duration_since(Instant::now());
+            let (watermark, at) = watermarks.recv_timeout(patience).ok()?;
             let reached = if of_service {
                 watermark.services
             } else {
@@ -162,9 +180,9 @@ impl Clock {
     }
 }
 
-fn peer_latency(node: &Node, seen: SystemTime) -> Option<f64> {
-    let (began, seen) = (Instant::now(), unix(seen));
-    while began.elapsed() < Duration::from_secs(120) {
+fn peer_latency(node: &Node, seen: SystemTime, deadline: Instant) -> Option<f64> {
+    let seen = unix(seen);
+    while Instant::now() < deadline {
         let text = node.metrics();
         let pending = metric(&text, PENDING).unwrap_or(0.0);
         if let Some(at) = metric(&text, LAST_SYNC).filter(|at| *at > seen && pending == 0.0) {
@@ -176,10 +194,10 @@ fn peer_latency(node: &Node, seen: SystemTime) -> Option<f64> {
 }
 
 async fn single_changes(server: &Server, node: &Node, clock: &mut Clock, changes: usize, row: &mut Row) {
-    let (bytes, cpu, began) = (counted(node, BYTES), node.cpu(), Instant::now());
+    let (bytes, cpu, began) = (counted(node, BYTES), node.cpu_shares(), Instant::now());
     let mut latencies = Vec::new();
     for round in 1..=changes {
-        if began.elapsed() > PATIENCE && latencies.len() >= 3 {
+        if clock.is_late() || began.elapsed() > PATIENCE && latencies.len() >= 3 {
             break;
         }
         let number = round * 7919 % server.size.services;
@@ -191,7 +209,14 @@ async fn single_changes(server: &Server, node: &Node, clock: &mut Clock, changes
     }
     let count = latencies.len().max(1) as f64;
     row.changes = latencies.len();
-    row.change_cpu_ms = (node.cpu() - cpu) / count * 1e3;
+    let after = node.cpu_shares();
+    let [proxy_ms, programs_ms, kernel_ms] = [0, 1, 2].map(|at| (after[at] - cpu[at]) / count * 1e3);
+    row.change_cpu_ms = proxy_ms + programs_ms + kernel_ms;
+    row.change_shares = Some(Shares {
+        proxy_ms,
+        programs_ms,
+        kernel_ms,
+    });
     row.change_bytes = bytes
         .zip(counted(node, BYTES))
         .map(|(before, after)| (after - before) / count);
@@ -209,7 +234,7 @@ async fn services(server: &Server, node: &Node, clock: &mut Clock, row: &mut Row
     let (mut add_bytes, mut remove_bytes) = (Vec::new(), Vec::new());
     let began = Instant::now();
     for round in 0..20 {
-        if began.elapsed() > PATIENCE && !removed.is_empty() {
+        if clock.is_late() || began.elapsed() > PATIENCE && !removed.is_empty() {
             break;
         }
         let number = server.size.services + 10 + round;
@@ -249,6 +274,9 @@ async fn services(server: &Server, node: &Node, clock: &mut Clock, row: &mut Row
 /// Many changes at once: how long the server takes to accept them, and how much longer until all are in the
 /// kernel.
 async fn burst(server: &Server, node: &Node, clock: &mut Clock, row: &mut Row) {
+    if clock.is_late() {
+        return;
+    }
     let count = BURST.min(server.size.services);
     let (began, mut newest) = (Instant::now(), 0);
     let mut start = 0;

@@ -24,6 +24,9 @@ pub struct Row {
     pub size: Size,
     pub cold_seconds: Option<f64>,
     pub limit_seconds: Option<u64>,
+    /// The limit of the row, if it was reached before everything was measured.
+    #[serde(default)]
+    pub row_limit_seconds: Option<u64>,
     pub cold_cpu_seconds: f64,
     pub restart_seconds: Option<f64>,
     pub restart_writes: Option<f64>,
@@ -31,6 +34,9 @@ pub struct Row {
     pub change_p50_ms: Option<f64>,
     pub change_p99_ms: Option<f64>,
     pub change_cpu_ms: f64,
+    /// Whose time a change takes.
+    #[serde(default)]
+    pub change_shares: Option<Shares>,
     pub change_bytes: Option<f64>,
     pub change_rules: Option<f64>,
     pub add_ms: Option<f64>,
@@ -53,6 +59,7 @@ impl Row {
             size,
             cold_seconds: None,
             limit_seconds: None,
+            row_limit_seconds: None,
             cold_cpu_seconds: 0.0,
             restart_seconds: None,
             restart_writes: None,
@@ -60,6 +67,7 @@ impl Row {
             change_p50_ms: None,
             change_p99_ms: None,
             change_cpu_ms: 0.0,
+            change_shares: None,
             change_bytes: None,
             change_rules: None,
             add_ms: None,
@@ -78,6 +86,17 @@ impl Row {
     pub fn is_ours(&self) -> bool {
         self.contender == "pointsman"
     }
+}
+
+/// Milliseconds of CPU that one change costs.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Shares {
+    /// In the proxy itself.
+    pub proxy_ms: f64,
+    /// In the programs it runs, outside the kernel.
+    pub programs_ms: f64,
+    /// In the kernel on behalf of those programs.
+    pub kernel_ms: f64,
 }
 
 /// The bare loader.
@@ -121,8 +140,38 @@ impl Results {
         }
     }
 
+    /// Takes in a row, in place of an earlier one of the same kind.
+    pub fn put_row(&mut self, row: Row) {
+        put(&mut self.rows, row, |one, other| {
+            (&one.contender, one.mode, one.size) == (&other.contender, other.mode, other.size)
+        });
+    }
+
+    pub fn put_bare(&mut self, bare: Bare) {
+        put(&mut self.bare, bare, |one, other| one.size == other.size);
+    }
+
+    pub fn put_ours_only(&mut self, ours: OursOnly) {
+        put(&mut self.ours_only, ours, |one, other| {
+            one.services == other.services
+        });
+    }
+
+    pub fn put_data_path(&mut self, connections: Connections) {
+        put(&mut self.data_path, connections, |one, other| {
+            (&one.contender, one.mode, one.services) == (&other.contender, other.mode, other.services)
+        });
+    }
+
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("plain values")
+    }
+}
+
+fn put<T>(list: &mut Vec<T>, item: T, same: impl Fn(&T, &T) -> bool) {
+    match list.iter_mut().find(|known| same(known, &item)) {
+        Some(known) => *known = item,
+        None => list.push(item),
     }
 }
 
@@ -184,13 +233,14 @@ pub fn markdown(results: &Results) -> String {
 }
 
 fn rows(out: &mut String, results: &Results, mode: Mode) {
-    let mine: Vec<&Row> = results.rows.iter().filter(|row| row.mode == mode).collect();
+    let mut mine: Vec<&Row> = results.rows.iter().filter(|row| row.mode == mode).collect();
+    mine.sort_by_key(|row| (!row.is_ours(), row.size.services, row.size.endpoints));
     if mine.is_empty() {
         return;
     }
     let _ = writeln!(
         out,
-        "\n### {}\n\n| size | proxy | cold start (CPU) | bare loader | restart (writes) | endpoint change p50 / p99 (CPU) | input | Service added | removed | 1,000 changes: accepted + after | RSS (peak) | kernel |\n|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "\n### {}\n\n| size | proxy | cold start (CPU) | bare loader | restart (writes) | endpoint change p50 / p99 (CPU: proxy, programs, kernel) | input | Service added | removed | 1,000 changes: accepted + after | RSS (peak) | kernel |\n|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
         mode.name()
     );
     for row in mine {
@@ -200,18 +250,18 @@ fn rows(out: &mut String, results: &Results, mode: Mode) {
             .find(|bare| bare.size == row.size && row.is_ours() && mode == Mode::Nftables);
         let _ = writeln!(
             out,
-            "| {} | {} | {} ({:.1} s) | {} | {}{} | {} / {} ({:.1} ms) | {} | {}{} | {}{} | {} + {} | {} ({}) | {} |",
+            "| {} | {} | {} ({:.1} s) | {} | {}{} | {} / {}{} | {} | {}{} | {}{} | {} + {} | {} ({}) | {} |",
             row.size,
             row.contender,
             cold(row),
             row.cold_cpu_seconds,
             bare.map_or("–".to_owned(), |bare| seconds(Some(bare.seconds))),
-            seconds(row.restart_seconds),
+            or_limit(row, row.restart_seconds.map(|value| format!("{value:.2} s"))),
             row.restart_writes
                 .map_or(String::new(), |writes| format!(" ({writes})")),
-            millis(row.change_p50_ms),
+            or_limit(row, row.change_p50_ms.map(|value| millis(Some(value)))),
             millis(row.change_p99_ms),
-            row.change_cpu_ms,
+            shares(row),
             input(row),
             millis(row.add_ms),
             bytes(row.add_bytes),
@@ -226,9 +276,28 @@ fn rows(out: &mut String, results: &Results, mode: Mode) {
     }
 }
 
+/// A value, or why there is none.
+fn or_limit(row: &Row, value: Option<String>) -> String {
+    match (value, row.row_limit_seconds) {
+        (Some(value), _) => value,
+        (None, Some(limit)) => format!("not within {limit} s"),
+        (None, None) => "–".to_owned(),
+    }
+}
+
+fn shares(row: &Row) -> String {
+    match row.change_shares {
+        None => String::new(),
+        Some(it) => format!(
+            " ({:.1}, {:.1}, {:.1} ms)",
+            it.proxy_ms, it.programs_ms, it.kernel_ms
+        ),
+    }
+}
+
 fn cold(row: &Row) -> String {
     match (row.cold_seconds, row.limit_seconds) {
-        (None, Some(limit)) => format!("> {limit} s"),
+        (None, Some(limit)) => format!("not within {limit} s"),
         (time, _) => seconds(time),
     }
 }
