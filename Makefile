@@ -118,6 +118,11 @@ bench-proxy: deps ## Measure the proxy in all modes (root; PEER_KUBE_PROXY=path 
 	  --modes nftables,iptables-nft --data-path 10,1000,45000 --out target/bench/proxy.json
 	target/release/examples/bench_proxy plot target/bench/proxy.json target/bench/proxy.svg
 
+.PHONY: docs
+docs: ## Make docs/metrics.md from the definitions of the metrics
+	$(CARGO) run --locked --quiet --bin pointsman -- metrics-reference > docs/metrics.md.new
+	mv docs/metrics.md.new docs/metrics.md
+
 .PHONY: clean
 clean: ## Remove what was built
 	$(CARGO) clean

@@ -9,6 +9,7 @@ mod explain;
 mod hollow;
 mod load;
 mod logging;
+mod metrics_reference;
 mod node;
 mod plain_http;
 mod profile;
@@ -77,6 +78,9 @@ enum Command {
     Load(load::Flags),
     /// Measure how long changes take to reach every node, and say when a pod may be stopped.
     Sli(Box<sli::Flags>),
+    /// Print the reference of all metrics, in Markdown.
+    #[command(hide = true)]
+    MetricsReference,
     /// Run programmers without a kernel, to try a collector on a large cluster.
     Hollow(Box<hollow::Flags>),
     /// Put a documented load on a cluster that `up` runs, and compare the SLI with packets.
@@ -124,6 +128,7 @@ fn main() -> ExitCode {
             Command::ServeHttp(flags) => serve_http::run(flags).await,
             Command::Load(flags) => load::run(flags).await,
             Command::Sli(flags) => sli::run(*flags).await,
+            Command::MetricsReference => metrics_reference::run(),
             Command::Hollow(flags) => hollow::run(*flags).await,
             Command::Scenario(flags) => scenario::run(flags).await,
             Command::Profile(flags) => profile::run(*flags).await,

@@ -3,12 +3,16 @@
 //! Names and labels are upstream's where the meaning is the same, so that dashboards and alerts work
 //! unchanged.
 
+use crate::auth::flow::{FlowControl, Limits};
 use crate::cache::Cache;
+use crate::cache::collection::Window;
 use crate::http::body::ByteStream;
+use crate::settings::Settings;
 use pointsman_telemetry::{
     Counter, Definition, Encoder, Family, Gauge, Histogram, Kind as MetricKind, Registry, Unit,
 };
 use pointsman_wire::Kind;
+use pointsman_wire::admission::tolerations::TolerationSeconds;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,6 +59,14 @@ pub struct Metrics {
     pub panics: Counter,
 }
 
+/// Registers the server's metrics without a server, for a reference of them.
+pub fn describe(registry: &Registry) {
+    Settings::new(TolerationSeconds::default(), registry);
+    let cache = Arc::new(Cache::new(Window::default(), Vec::new()));
+    Metrics::new(registry.clone()).watch_cache(cache);
+    FlowControl::new(Limits::default()).register(registry);
+}
+
 impl Metrics {
     /// Registers everything.
     pub fn new(registry: Registry) -> Self {
@@ -63,7 +75,7 @@ impl Metrics {
             requests: registry.counters(
                 define(
                     "apiserver_request_total",
-                    "Requests by verb, resource, scope and HTTP code.",
+                    "Requests answered, by verb, resource, scope and HTTP code; dry_run is `All` for those that wrote nothing.",
                 )
                 .labels(&[
                     "verb",
@@ -80,7 +92,7 @@ impl Metrics {
             durations: registry.histograms(
                 define(
                     "apiserver_request_duration_seconds",
-                    "Time to answer requests other than watches.",
+                    "Time from the head of a request to the end of its answer, watches excepted.",
                 )
                 .unit(Unit::Seconds)
                 .labels(&[
@@ -104,11 +116,11 @@ impl Metrics {
                 .buckets(RESPONSE_BYTES),
             ),
             inflight: registry.gauges(
-                define("apiserver_current_inflight_requests", "Requests being answered.")
+                define("apiserver_current_inflight_requests", "Requests being answered: mutating, readOnly.")
                     .labels(&["request_kind"]),
             ),
             longrunning: registry.gauges(
-                define("apiserver_longrunning_requests", "Open watches.")
+                define("apiserver_longrunning_requests", "Watches that are open, by what they watch.")
                     .labels(&["verb", "group", "version", "resource"]),
             ),
             watch_events: registry.counters(
@@ -123,7 +135,7 @@ impl Metrics {
             commits: registry.histograms(
                 define(
                     "etcd_request_duration_seconds",
-                    "Time the store took, by operation; the name is upstream's, whatever the engine.",
+                    "Time the store took, by operation. The name is upstream's, whatever the engine: on the embedded one it is the time to a durable write.",
                 )
                 .unit(Unit::Seconds)
                 .labels(&["operation"])
@@ -135,7 +147,7 @@ impl Metrics {
             ),
             panics: registry.counter(define(
                 "apiserver_request_aborts_total",
-                "Requests whose handler failed unexpectedly.",
+                "Requests whose handler panicked. Anything but 0 is a bug worth reporting.",
             )),
             registry,
         }
@@ -158,7 +170,7 @@ impl Metrics {
             }
             let mut bytes = encoder.family(
                 "apiserver_resource_size_estimate_bytes",
-                "Bytes of stored objects by resource.",
+                "Bytes of stored objects by resource, as JSON.",
                 MetricKind::Gauge,
             );
             for collection in cache.stored() {
@@ -171,7 +183,7 @@ impl Metrics {
             encoder
                 .family(
                     "apiserver_watch_cache_resource_version",
-                    "Everything up to this revision can be read.",
+                    "Everything up to this revision can be read from memory; a restart continues from it.",
                     MetricKind::Gauge,
                 )
                 .sample(&[], cache.applied().0 as f64);

@@ -24,6 +24,7 @@ mod wire;
 mod world;
 
 pub use config::{Config, Listed};
+pub use metrics::describe as describe_metrics;
 pub use run::{Running, StartError, start};
 
 /// The time, by this machine's clock.

@@ -10,12 +10,30 @@ use crate::gates::Past;
 /// All metrics of the process.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
-    gates: Family<Counter>,
-    gate_wait: Family<FineHistogram>,
+    /// About shutdown gates.
+    pub gates: GateMetrics,
+    /// About what programmers tell.
+    pub told: ToldMetrics,
+    /// About changes and the SLI that is made of them.
+    pub sli: SliMetrics,
+}
+
+/// What is measured about shutdown gates.
+#[derive(Clone, Debug)]
+pub(crate) struct GateMetrics {
+    opened: Family<Counter>,
+    wait: Family<FineHistogram>,
     /// Gates that wait.
-    pub gates_waiting: Gauge,
+    pub waiting: Gauge,
+}
+
+/// What is measured about programmers and their streams.
+#[derive(Clone, Debug)]
+pub(crate) struct ToldMetrics {
     /// Programmers by state.
     pub programmers: Family<Gauge>,
+    /// Programmers that lack a change for too long.
+    pub lagging: Gauge,
     /// Lines that were believed.
     pub lines: Counter,
     /// Lines that were not believed, by reason.
@@ -25,7 +43,21 @@ pub(crate) struct Metrics {
     /// The mark that 99 % have reached, by collection.
     pub most: Family<Gauge>,
     fold_delay: FineHistogram,
-    /// Time until 99 % (exact form) and all programmers have a change.
+    /// Readings of metrics, by result.
+    pub scrapes: Family<Counter>,
+    /// The largest distance between a programmer's clock and ours.
+    pub clock_ahead: Gauge,
+    /// The residual error of that.
+    pub clock_error: Gauge,
+}
+
+/// What is measured about changes, and the SLI.
+#[derive(Clone, Debug)]
+pub(crate) struct SliMetrics {
+    /// Changes by kind.
+    pub changes: Family<Counter>,
+    /// Changes that became too old before they were everywhere.
+    pub evicted: Gauge,
     reached: Family<FineHistogram>,
     /// The SLI, by form and quantile.
     pub latency: Family<Gauge>,
@@ -33,172 +65,196 @@ pub(crate) struct Metrics {
     pub coverage: Family<Gauge>,
     /// Samples in the window, by form.
     pub window_samples: Family<Gauge>,
+    /// What is promised.
+    pub objective: Gauge,
     /// The figure of the day so far.
     pub day_figure: Gauge,
     /// How much of the day was measured.
     pub day_coverage: Gauge,
     /// Whether the day meets the objective so far.
     pub day_verdict: Family<Gauge>,
-    /// The objective.
-    pub objective: Gauge,
-    /// Programmers that lack a change for too long.
-    pub lagging: Gauge,
-    /// Readings of metrics, by result.
-    pub scrapes: Family<Counter>,
-    /// Changes that became too old before they were everywhere.
-    pub evicted: Gauge,
-    /// Changes by kind.
-    pub changes: Family<Counter>,
-    /// The largest distance between a programmer's clock and ours.
-    pub clock_ahead: Gauge,
-    /// The residual error of that.
-    pub clock_error: Gauge,
+}
+
+impl GateMetrics {
+    fn new(registry: &Registry) -> Self {
+        let opened = count(
+            "pointsman_gate_opened_total",
+            "Shutdown gates that opened, by what was asked for (form: pod, service) and outcome. `everywhere` is the \
+             good one; `bound` means that a node was behind for so long that the pod was stopped all the same.",
+        );
+        let wait = seconds(
+            "pointsman_gate_wait_seconds",
+            "How long shutdown gates stayed closed after they were asked, by outcome.",
+        );
+        let waiting = count("pointsman_gate_waiting", "Shutdown gates that are closed now.");
+        Self {
+            opened: registry.counters(opened.labels(&["form", "outcome"])),
+            wait: registry.fine_histograms(wait.labels(&["outcome"])),
+            waiting: registry.gauge(waiting),
+        }
+    }
+}
+
+impl ToldMetrics {
+    fn new(registry: &Registry) -> Self {
+        let programmers = count(
+            "pointsman_sli_programmers",
+            "Programmers by state: live ones tell watermarks, silent ones stopped telling them, plain ones \
+             (such as kube-proxy) never did and are only scraped.",
+        );
+        let lagging = count(
+            "pointsman_sli_programmers_lagging",
+            "Programmers that have lacked a change for more than 250 ms, or are silent.",
+        );
+        let lines = count(
+            "pointsman_sli_watermark_lines_total",
+            "Lines of watermark streams that were taken in.",
+        );
+        let faults = count(
+            "pointsman_sli_watermark_faults_total",
+            "Lines of watermark streams that were not believed, by reason: malformed, or marks that go back.",
+        );
+        let lowest = count(
+            "pointsman_sli_watermark_lowest_resource_version",
+            "All changes of the resource up to this version are in the kernel of every live programmer.",
+        );
+        let most = count(
+            "pointsman_sli_watermark_p1_resource_version",
+            "All changes of the resource up to this version are in the kernel of 99 % of live programmers.",
+        );
+        let fold_delay = seconds(
+            "pointsman_sli_fold_delay_seconds",
+            "Time from a programmer's commit, as it tells it, to its line being folded. One line in many is measured.",
+        );
+        let scrapes = count(
+            "pointsman_sli_scrapes_total",
+            "Readings of programmers' metrics, by result: read, failed.",
+        );
+        let clock_ahead = seconds(
+            "pointsman_sli_clock_offset_seconds",
+            "The largest distance between a programmer's clock and the collector's. It is corrected for.",
+        );
+        let clock_error = seconds(
+            "pointsman_sli_clock_error_seconds",
+            "The largest error that remains after correction: half of the quickest round trip.",
+        );
+        Self {
+            programmers: registry.gauges(programmers.labels(&["state"])),
+            lagging: registry.gauge(lagging),
+            lines: registry.counter(lines),
+            faults: registry.counters(faults.labels(&["reason"])),
+            lowest: registry.gauges(lowest.labels(&["resource"])),
+            most: registry.gauges(most.labels(&["resource"])),
+            fold_delay: registry.fine_histogram(fold_delay),
+            scrapes: registry.counters(scrapes.labels(&["result"])),
+            clock_ahead: registry.gauge(clock_ahead),
+            clock_error: registry.gauge(clock_error),
+        }
+    }
+}
+
+impl SliMetrics {
+    fn new(registry: &Registry) -> Self {
+        let changes = count(
+            "pointsman_sli_changes_total",
+            "Changes of Services and EndpointSlices seen, by kind.",
+        );
+        let evicted = count(
+            "pointsman_sli_changes_evicted",
+            "Changes that had to be forgotten before they were everywhere, since the start.",
+        );
+        let reached = seconds(
+            "pointsman_sli_change_reached_seconds",
+            "Time from a change to its being in the kernels of a share of the programmers: 0.99, or 1 for all.",
+        );
+        let latency = seconds(
+            "pointsman_sli_network_programming_seconds",
+            "The SLI over the last five minutes, as an upper bound: `pooled` is the 99th percentile of all \
+             programmers' samples, `exact` the time until 99 % of programmers have a change. NaN without samples.",
+        );
+        let coverage = ratio(
+            "pointsman_sli_coverage_ratio",
+            "Which part of the programmers was measured in the last five minutes.",
+        );
+        let samples = count(
+            "pointsman_sli_window_samples",
+            "Samples in the last five minutes.",
+        );
+        let objective = seconds(
+            "pointsman_sli_objective_seconds",
+            "The objective for this size of cluster.",
+        );
+        let day_figure = seconds(
+            "pointsman_sli_day_seconds",
+            "The 99th percentile of today's values of the SLI: what the objective is compared with.",
+        );
+        let day_coverage = ratio(
+            "pointsman_sli_day_coverage_ratio",
+            "Which part of today was measured.",
+        );
+        let day_verdict = count(
+            "pointsman_sli_day_verdict",
+            "1 for the verdict that holds for today so far, 0 for the others.",
+        );
+        Self {
+            changes: registry.counters(changes.labels(&["kind"])),
+            evicted: registry.gauge(evicted),
+            reached: registry.fine_histograms(reached.labels(&["share"])),
+            latency: registry.gauges(latency.labels(&["form", "quantile"])),
+            coverage: registry.gauges(coverage.labels(&["form"])),
+            window_samples: registry.gauges(samples.labels(&["form"])),
+            objective: registry.gauge(objective),
+            day_figure: registry.gauge(day_figure),
+            day_coverage: registry.gauge(day_coverage),
+            day_verdict: registry.gauges(day_verdict.labels(&["verdict"])),
+        }
+    }
+}
+
+fn count(name: &'static str, help: &'static str) -> Definition {
+    Definition::new(name, help)
+}
+
+fn seconds(name: &'static str, help: &'static str) -> Definition {
+    Definition::new(name, help).unit(Unit::Seconds)
+}
+
+fn ratio(name: &'static str, help: &'static str) -> Definition {
+    Definition::new(name, help).unit(Unit::Ratio)
+}
+
+/// Registers the collector's metrics without a collector, for a reference of them.
+pub fn describe(registry: &Registry) {
+    Metrics::new(registry);
 }
 
 impl Metrics {
     /// Registers everything.
     pub fn new(registry: &Registry) -> Self {
-        let gauge = |name, help| registry.gauge(Definition::new(name, help));
-        let seconds = |name, help| Definition::new(name, help).unit(Unit::Seconds);
         Self {
-            gates: registry.counters(
-                Definition::new(
-                    "pointsman_gate_opened_total",
-                    "Shutdown gates that opened, by outcome: everywhere is the good one, bound means that \
-                     somebody was behind for too long.",
-                )
-                .labels(&["form", "outcome"]),
-            ),
-            gate_wait: registry.fine_histograms(
-                seconds(
-                    "pointsman_gate_wait_seconds",
-                    "How long shutdown gates stayed closed after they were asked.",
-                )
-                .labels(&["outcome"]),
-            ),
-            gates_waiting: gauge("pointsman_gate_waiting", "Shutdown gates that are closed now."),
-            programmers: registry.gauges(
-                Definition::new(
-                    "pointsman_sli_programmers",
-                    "Programmers: live ones tell watermarks, silent ones have stopped to, plain ones never did.",
-                )
-                .labels(&["state"]),
-            ),
-            lines: registry.counter(Definition::new(
-                "pointsman_sli_watermark_lines_total",
-                "Lines of watermark streams that were taken in.",
-            )),
-            faults: registry.counters(
-                Definition::new(
-                    "pointsman_sli_watermark_faults_total",
-                    "Lines of watermark streams that were not believed.",
-                )
-                .labels(&["reason"]),
-            ),
-            lowest: registry.gauges(
-                Definition::new(
-                    "pointsman_sli_watermark_lowest_resource_version",
-                    "All changes of the resource up to this version are in the kernel of every live programmer.",
-                )
-                .labels(&["resource"]),
-            ),
-            most: registry.gauges(
-                Definition::new(
-                    "pointsman_sli_watermark_p1_resource_version",
-                    "All changes of the resource up to this version are in the kernel of 99 % of live programmers.",
-                )
-                .labels(&["resource"]),
-            ),
-            fold_delay: registry.fine_histogram(seconds(
-                "pointsman_sli_fold_delay_seconds",
-                "Time from a programmer's commit, as it tells it, to its line being folded. Sampled.",
-            )),
-            reached: registry.fine_histograms(
-                seconds(
-                    "pointsman_sli_change_reached_seconds",
-                    "Time from a change to its being in the kernels of 99 % or of all programmers.",
-                )
-                .labels(&["share"]),
-            ),
-            latency: registry.gauges(
-                seconds(
-                    "pointsman_sli_network_programming_seconds",
-                    "The SLI over the last five minutes, as an upper bound: pooled is the seed's form, exact \
-                     the time until 99 % of programmers have a change. Not a number without samples.",
-                )
-                .labels(&["form", "quantile"]),
-            ),
-            coverage: registry.gauges(
-                Definition::new(
-                    "pointsman_sli_coverage_ratio",
-                    "How much of the programmers was measured in the last five minutes.",
-                )
-                .unit(Unit::Ratio)
-                .labels(&["form"]),
-            ),
-            window_samples: registry.gauges(
-                Definition::new("pointsman_sli_window_samples", "Samples in the last five minutes.")
-                    .labels(&["form"]),
-            ),
-            day_figure: registry.gauge(seconds(
-                "pointsman_sli_day_seconds",
-                "The 99th percentile of today's values of the SLI.",
-            )),
-            day_coverage: registry.gauge(
-                Definition::new("pointsman_sli_day_coverage_ratio", "How much of today was measured.")
-                    .unit(Unit::Ratio),
-            ),
-            day_verdict: registry.gauges(
-                Definition::new("pointsman_sli_day_verdict", "1 for what is true of today so far.")
-                    .labels(&["verdict"]),
-            ),
-            objective: registry.gauge(seconds(
-                "pointsman_sli_objective_seconds",
-                "What is promised for this size of cluster.",
-            )),
-            lagging: gauge(
-                "pointsman_sli_programmers_lagging",
-                "Programmers that have lacked a change for more than 250 ms, or are silent.",
-            ),
-            scrapes: registry.counters(
-                Definition::new("pointsman_sli_scrapes_total", "Readings of programmers' metrics.")
-                    .labels(&["result"]),
-            ),
-            evicted: gauge(
-                "pointsman_sli_changes_evicted",
-                "Changes that had to be forgotten before they were everywhere.",
-            ),
-            changes: registry.counters(
-                Definition::new("pointsman_sli_changes_total", "Changes seen, by kind.").labels(&["kind"]),
-            ),
-            clock_ahead: registry.gauge(seconds(
-                "pointsman_sli_clock_offset_seconds",
-                "The largest distance between a programmer's clock and the collector's. It is corrected for.",
-            )),
-            clock_error: registry.gauge(seconds(
-                "pointsman_sli_clock_error_seconds",
-                "The largest error that remains after correction: half of the quickest round trip.",
-            )),
+            gates: GateMetrics::new(registry),
+            told: ToldMetrics::new(registry),
+            sli: SliMetrics::new(registry),
         }
     }
 
     /// A gate opened.
     pub fn gate(&self, past: &Past) {
         let outcome = past.opened.outcome.as_str();
-        self.gates.with(&[past.gate.form(), outcome]).inc();
-        self.gate_wait.with(&[outcome]).observe(past.opened.waited);
+        self.gates.opened.with(&[past.gate.form(), outcome]).inc();
+        self.gates.wait.with(&[outcome]).observe(past.opened.waited);
     }
 
     /// A line was folded so long after the commit it tells of.
     pub fn folded(&self, delay: Duration) {
-        self.fold_delay.observe(delay);
+        self.told.fold_delay.observe(delay);
     }
 
     /// A change reached 99 % of the programmers, and perhaps all.
     pub fn reached(&self, most: Duration, all: Option<Duration>) {
-        self.reached.with(&["0.99"]).observe(most);
+        self.sli.reached.with(&["0.99"]).observe(most);
         if let Some(all) = all {
-            self.reached.with(&["1"]).observe(all);
+            self.sli.reached.with(&["1"]).observe(all);
         }
     }
 
@@ -206,7 +262,7 @@ impl Metrics {
     pub fn prepare(&self) {
         for form in ["pod", "service"] {
             for outcome in Outcome::ALL {
-                self.gates.with(&[form, outcome.as_str()]);
+                self.gates.opened.with(&[form, outcome.as_str()]);
             }
         }
     }

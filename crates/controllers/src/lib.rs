@@ -17,4 +17,4 @@ mod writer;
 
 pub use config::{Config, Leadership};
 pub use loops::{Loop, Loops};
-pub use manager::{RunError, run};
+pub use manager::{RunError, describe_metrics, run};

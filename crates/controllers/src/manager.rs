@@ -66,6 +66,23 @@ pub(crate) struct Metrics {
     pub nodes: nodes::Metrics,
 }
 
+/// Registers the metrics of all loops without running any, for a reference of them.
+pub fn describe_metrics(registry: &Registry) {
+    register(registry);
+}
+
+fn register(registry: &Registry) -> (Gauge, Metrics) {
+    let leads = registry.gauge(Definition::new(
+        "leader_election_master_status",
+        "1 if this process leads and its loops run, 0 if it waits for its turn.",
+    ));
+    let metrics = Metrics {
+        slices: endpoint_slices::Metrics::new(registry),
+        nodes: nodes::Metrics::new(registry),
+    };
+    (leads, metrics)
+}
+
 /// Runs until `stop` turns true. Metrics go to `registry`, which is also served.
 pub async fn run(config: Config, registry: Registry, stop: watch::Receiver<bool>) -> Result<(), RunError> {
     let client = connect::connect(&config.source, "pointsman-controllers").await?;
@@ -77,10 +94,7 @@ pub async fn run(config: Config, registry: Registry, stop: watch::Receiver<bool>
             role: "controllers",
         },
     );
-    let leads = registry.gauge(Definition::new(
-        "leader_election_master_status",
-        "Whether this process leads: 1 if it does.",
-    ));
+    let (leads, metrics) = register(&registry);
     let (ready, is_ready) = watch::channel(false);
     let mut side = JoinSet::new();
     if let Some(address) = config.metrics_listen {
@@ -93,10 +107,6 @@ pub async fn run(config: Config, registry: Registry, stop: watch::Receiver<bool>
     }
     let (recorder, writing_events) = Recorder::new(client.clone(), "pointsman-controllers");
     side.spawn(writing_events);
-    let metrics = Metrics {
-        slices: endpoint_slices::Metrics::new(&registry),
-        nodes: nodes::Metrics::new(&registry),
-    };
     let context = Context {
         client,
         recorder,

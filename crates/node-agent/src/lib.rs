@@ -32,6 +32,7 @@ mod work;
 
 pub use config::Config;
 pub use host::Host;
+pub use metrics::describe as describe_metrics;
 pub use pod::CHANGE_TIME_ANNOTATION;
 pub use pointsman_runtime::Runtime;
 pub use run::{AgentError, run};

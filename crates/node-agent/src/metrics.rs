@@ -29,6 +29,12 @@ pub(crate) struct Metrics {
     requests: Family<Counter>,
 }
 
+/// Registers the agent's metrics without an agent, for a reference of them.
+pub fn describe(registry: &Registry) {
+    Metrics::new(registry);
+    pointsman_probe_io::describe_metrics(registry);
+}
+
 impl Metrics {
     pub(crate) fn new(registry: &Registry) -> Self {
         let define = Definition::new;
@@ -37,10 +43,10 @@ impl Metrics {
         let fine = exponential_buckets(0.0005, 2.0, 14);
         Self {
             registry: registry.clone(),
-            running_pods: registry.gauge(define("kubelet_running_pods", "Pods with a sandbox.")),
-            running_containers: registry.gauge(define("kubelet_running_containers", "Containers that run.")),
-            started_pods: registry.counter(define("kubelet_started_pods_total", "Sandboxes made.")),
-            restarts: registry.counter(define("kubelet_restarted_containers_total", "Containers started again.")),
+            running_pods: registry.gauge(define("kubelet_running_pods", "Pods that have a network of their own on this node now.")),
+            running_containers: registry.gauge(define("kubelet_running_containers", "Containers whose process runs now.")),
+            started_pods: registry.counter(define("kubelet_started_pods_total", "Pods whose network was set up since the start.")),
+            restarts: registry.counter(define("kubelet_restarted_containers_total", "Containers started again after they ended, by their restart policy or a failed liveness probe.")),
             pod_start: registry.histogram(seconds(
                 "kubelet_pod_start_duration_seconds",
                 "From the first sight of a pod to its first report of all containers running.",
@@ -57,7 +63,7 @@ impl Metrics {
                 &fine,
             )),
             gate_outcomes: registry.counters(
-                define("pointsman_node_gate_total", "Pods that had to end, by what the shutdown gate said.")
+                define("pointsman_node_gate_total", "Pods that had to end, by what the shutdown gate said; `everywhere` is the good one, `unreachable` means that no collector answered.")
                     .labels(&["outcome"]),
             ),
             gate_wait: registry.histogram(seconds(
@@ -66,7 +72,7 @@ impl Metrics {
                 &exponential_buckets(0.001, 2.0, 14),
             )),
             heartbeats: registry.counters(
-                define("pointsman_node_heartbeats_total", "Heartbeats, by kind and how they went.")
+                define("pointsman_node_heartbeats_total", "Heartbeats by kind (lease, status) and result.")
                     .labels(&["kind", "result"]),
             ),
             update_frequency: registry.gauge(
@@ -77,23 +83,23 @@ impl Metrics {
                 .unit(Unit::Seconds),
             ),
             operations: registry.counters(
-                define("kubelet_runtime_operations_total", "Requests to the runtime.")
+                define("kubelet_runtime_operations_total", "Requests to the runtime, by operation.")
                     .labels(&["operation_type"]),
             ),
             operation_errors: registry.counters(
-                define("kubelet_runtime_operations_errors_total", "Requests that the runtime failed.")
+                define("kubelet_runtime_operations_errors_total", "Requests that the runtime failed, by operation.")
                     .labels(&["operation_type"]),
             ),
             operation_time: registry.histograms(
                 seconds(
                     "kubelet_runtime_operations_duration_seconds",
-                    "How long requests to the runtime took.",
+                    "How long requests to the runtime took, by operation.",
                     &DEFAULT_BUCKETS,
                 )
                 .labels(&["operation_type"]),
             ),
             requests: registry.counters(
-                define("kubelet_http_requests_total", "Requests to the agent's own server.")
+                define("kubelet_http_requests_total", "Requests to the agent's own server: logs, health, metrics.")
                     .labels(&["method", "path", "code"]),
             ),
         }

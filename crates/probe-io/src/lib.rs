@@ -25,6 +25,7 @@ mod tls;
 pub mod url;
 
 pub use exec::{ExecOutcome, ExecRequest, ExecRunner, NoExec};
+pub use metrics::describe as describe_metrics;
 pub use pointsman_probe::{Floors, Kind, Limits, Notice, Policy, Verdict};
 pub use prober::{Config, Prober, Reported, StartError, Started};
 pub use report::{Report, Subject};

@@ -41,6 +41,11 @@ pub struct ProbeMetrics {
     duration: Option<Histogram>,
 }
 
+/// Registers the prober's metrics without a prober, for a reference of them.
+pub fn describe(registry: &Registry) {
+    Metrics::new(registry);
+}
+
 impl Metrics {
     /// Registers everything.
     pub fn new(registry: &Registry) -> Self {
@@ -48,7 +53,7 @@ impl Metrics {
             total: registry.counters(
                 Definition::new(
                     "prober_probe_total",
-                    "Cumulative number of a liveness, readiness or startup probe for a container by result. Checks that could not be made are not counted.",
+                    "Checks by probe and result (successful, failed). Checks that could not be made are not counted.",
                 )
                 .labels(&["probe_type", "result", "container", "pod", "namespace", "pod_uid"])
                 .max_series(MAX_SERIES),
@@ -87,7 +92,7 @@ impl Metrics {
                 "pointsman_probe_demand_per_second",
                 "Checks per second that all probes ask for, before any stretching.",
             )),
-            workers: registry.gauge(Definition::new("pointsman_probe_workers", "Probes of all containers.")),
+            workers: registry.gauge(Definition::new("pointsman_probe_workers", "Probes that are being carried out, over all containers.")),
             connections: registry.gauge(Definition::new(
                 "pointsman_probe_connections",
                 "Connections of checks under way, and those that servers have not closed yet.",

@@ -17,5 +17,6 @@ mod tracked;
 mod view;
 
 pub use annotation::{ANNOTATION, BadAnnotation};
+pub use metrics::describe as describe_metrics;
 pub use run::{Config, Error, run};
 pub use view::GATE;

@@ -11,6 +11,12 @@ pub(crate) struct Metrics {
     pub failed: Counter,
 }
 
+/// Registers the metrics of probing beside a kubelet, for a reference of them.
+pub fn describe(registry: &Registry) {
+    Metrics::new(registry);
+    pointsman_probe_io::describe_metrics(registry);
+}
+
 impl Metrics {
     pub fn new(registry: &Registry) -> Self {
         Self {

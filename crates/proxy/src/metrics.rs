@@ -70,7 +70,7 @@ impl Metrics {
                 registry.counter(Definition::new(what, help)),
                 registry.gauge(Definition::new(
                     pending,
-                    "Changes received since the last sync began.",
+                    "Changes received since the last sync began. It returns to 0 with every sync.",
                 )),
             )
         };
@@ -82,15 +82,21 @@ impl Metrics {
             endpoint_changes: changes(
                 "kubeproxy_sync_proxy_rules_endpoint_changes_total",
                 "kubeproxy_sync_proxy_rules_endpoint_changes_pending",
-                "EndpointSlice events received.",
+                "EndpointSlices received as added, changed or deleted.",
             ),
             service_changes: changes(
                 "kubeproxy_sync_proxy_rules_service_changes_total",
                 "kubeproxy_sync_proxy_rules_service_changes_pending",
-                "Service events received.",
+                "Services received as added, changed or deleted.",
             ),
-            healthz: codes("kubeproxy_proxy_healthz_total", "Answers of /healthz."),
-            livez: codes("kubeproxy_proxy_livez_total", "Answers of /livez."),
+            healthz: codes(
+                "kubeproxy_proxy_healthz_total",
+                "Answers of /healthz by HTTP code; 503 means that a sync is overdue or the node is being deleted.",
+            ),
+            livez: codes(
+                "kubeproxy_proxy_livez_total",
+                "Answers of /livez by HTTP code; 503 means that a sync is overdue.",
+            ),
             watermark: registry.gauges(
                 Definition::new(
                     "pointsman_proxy_watermark_resource_version",
@@ -229,7 +235,7 @@ impl Defined {
                 counter(
                     registry,
                     "pointsman_proxy_nftables_elements_total",
-                    "Elements added or deleted.",
+                    "Elements of sets and maps added or deleted: what a change costs the kernel.",
                 )
             }),
             no_local: registry.gauges(
@@ -242,7 +248,7 @@ impl Defined {
             flows_deleted: counter(
                 registry,
                 "kubeproxy_conntrack_reconciler_deleted_entries_total",
-                "Stale UDP flows deleted.",
+                "Connection-tracking entries of UDP flows deleted because their endpoint is gone.",
             ),
             flows_duration: duration(
                 registry,
@@ -310,12 +316,12 @@ impl Times {
                 duration(
                     registry,
                     "kubeproxy_sync_full_proxy_rules_duration_seconds",
-                    "How long full syncs take.",
+                    "How long syncs take that compare and write the whole state.",
                 ),
                 duration(
                     registry,
                     "kubeproxy_sync_partial_proxy_rules_duration_seconds",
-                    "How long partial syncs take.",
+                    "How long syncs take that write only what changed.",
                 ),
             ],
             programming: registry.histograms(
@@ -328,7 +334,7 @@ impl Times {
             ),
             programming_fine: registry.fine_histograms(latency(
                 "pointsman_network_programming_duration_seconds",
-                "The same to the millisecond.",
+                "kubeproxy_network_programming_duration_seconds to the millisecond.",
             )),
             stamps: [
                 stamp(
@@ -351,7 +357,11 @@ impl Writes {
             Mode::Nftables => "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
         };
         Self {
-            failures: counter(registry, failures, "Syncs that failed."),
+            failures: counter(
+                registry,
+                failures,
+                "Syncs that the kernel or a program refused; each is tried again, in full.",
+            ),
             transactions: counter(
                 registry,
                 "pointsman_proxy_transactions_total",
@@ -388,27 +398,30 @@ impl IptablesWrites {
                 "Chains in which partial syncs led elsewhere than a full one would; a full sync heals them.",
             ),
             rules: [
-                rules("kubeproxy_sync_proxy_rules_iptables_total", "Rules of ours."),
+                rules(
+                    "kubeproxy_sync_proxy_rules_iptables_total",
+                    "Rules that the proxy keeps in the table.",
+                ),
                 rules(
                     "kubeproxy_sync_proxy_rules_iptables_last",
-                    "Rules written by the last sync.",
+                    "Rules written into the table by the last sync; far fewer than in all when syncs are partial.",
                 ),
             ],
             input: [
                 counter(
                     registry,
                     "pointsman_proxy_restore_bytes_total",
-                    "Bytes of restore input.",
+                    "Bytes given to iptables-restore.",
                 ),
                 counter(
                     registry,
                     "pointsman_proxy_restore_lines_total",
-                    "Lines of restore input.",
+                    "Lines given to iptables-restore.",
                 ),
                 counter(
                     registry,
                     "pointsman_proxy_restore_chains_total",
-                    "Chains written or removed.",
+                    "Chains that iptables-restore was told to write or remove.",
                 ),
             ],
         }

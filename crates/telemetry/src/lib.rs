@@ -17,6 +17,7 @@ mod fine;
 mod metric;
 pub mod parse;
 mod process;
+pub mod reference;
 mod registry;
 mod text;
 

@@ -24,6 +24,7 @@ pub struct BuildInfo {
 
 /// Adds the `process_*` families and `pointsman_build_info` to `registry`.
 pub fn register_process(registry: &Registry, build: BuildInfo) {
+    registry.count_overflows();
     registry.collector(move |encoder: &mut Encoder| {
         encoder
             .family(

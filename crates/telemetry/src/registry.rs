@@ -225,6 +225,11 @@ impl Registry {
             .unwrap_or_else(|error| panic!("{error}"))
     }
 
+    /// Registers the counter of overflows before any family does.
+    pub(crate) fn count_overflows(&self) {
+        self.overflow_counters();
+    }
+
     fn overflow_counters(&self) -> Family<Counter> {
         let mut entries = self.lock();
         if let Some(family) = &entries.overflowed {

@@ -261,7 +261,7 @@ impl Owner {
     /// Changes that are everywhere become samples of the exact form.
     fn take_in_done(&mut self, wall: Moment) {
         for change in self.world.fold.drain_done() {
-            self.metrics.changes.with(&[change.what.kind.as_str()]).inc();
+            self.metrics.sli.changes.with(&[change.what.kind.as_str()]).inc();
             if let Some(at) = change.most {
                 let latency = at.since(change.began());
                 self.metrics

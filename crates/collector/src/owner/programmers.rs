@@ -169,14 +169,14 @@ impl Owner {
     fn fold_line(&mut self, id: ProgrammerId, report: Report, at: Moment) {
         match self.world.fold.report(id, report, at) {
             Ok(()) => {
-                self.metrics.lines.inc();
-                if self.metrics.lines.get().is_multiple_of(SAMPLED) {
+                self.metrics.told.lines.inc();
+                if self.metrics.told.lines.get().is_multiple_of(SAMPLED) {
                     let ahead = self.world.fold.programmer(id).map_or(0, |it| it.clock_ahead);
                     let written = Moment(report.time.0.saturating_sub(ahead));
                     self.metrics.folded(now().since(written));
                 }
             }
-            Err(fault) => self.metrics.faults.with(&[fault.as_str()]).inc(),
+            Err(fault) => self.metrics.told.faults.with(&[fault.as_str()]).inc(),
         }
     }
 
@@ -201,21 +201,21 @@ impl Owner {
                 followed.unread = None;
                 let offset = followed.clock.offset().unwrap_or_default();
                 self.measure.read(who, reading, offset.correction_millis());
-                self.metrics.scrapes.with(&["read"]).inc();
+                self.metrics.told.scrapes.with(&["read"]).inc();
             }
             Err(why) => {
                 if followed.unread.as_ref() != Some(&why) {
                     tracing::debug!(programmer = &**who, why, "metrics could not be read");
                 }
                 followed.unread = Some(why);
-                self.metrics.scrapes.with(&["failed"]).inc();
+                self.metrics.told.scrapes.with(&["failed"]).inc();
             }
         }
     }
 
     fn garbage(&self, count: u64) {
         if count > 0 {
-            self.metrics.faults.with(&["garbage"]).add(count);
+            self.metrics.told.faults.with(&["garbage"]).add(count);
         }
     }
 }

@@ -32,7 +32,7 @@ impl Owner {
             );
             self.record(&past);
         }
-        self.metrics.gates_waiting.set(self.gates.waiting.len() as f64);
+        self.metrics.gates.waiting.set(self.gates.waiting.len() as f64);
     }
 
     /// Tells people on the object itself. The node agent tells of its own gates that opened well.
@@ -95,11 +95,12 @@ impl Owner {
         for resource in Resource::ALL {
             let name = [resource.as_str()];
             metrics
+                .told
                 .lowest
                 .with(&name)
                 .set(fold.lowest(resource).unwrap_or(0) as f64);
             let most = fold.reached_by(resource, 0.99).unwrap_or(0);
-            metrics.most.with(&name).set(most as f64);
+            metrics.told.most.with(&name).set(most as f64);
         }
         let plain = self.followed.values().filter(|followed| followed.plain).count();
         let all = fold.programmers().count();
@@ -109,10 +110,13 @@ impl Owner {
             ("plain", plain),
         ];
         for (state, count) in states {
-            metrics.programmers.with(&[state]).set(count as f64);
+            metrics.told.programmers.with(&[state]).set(count as f64);
         }
-        metrics.evicted.set(fold.evicted() as f64);
-        metrics.lagging.set(fold.lagging(wall, PATIENCE).len() as f64);
+        metrics.sli.evicted.set(fold.evicted() as f64);
+        metrics
+            .told
+            .lagging
+            .set(fold.lagging(wall, PATIENCE).len() as f64);
     }
 
     fn publish_sli(&self, wall: Moment) {
@@ -126,21 +130,22 @@ impl Owner {
                 let seconds = value.map_or(f64::NAN, |value| {
                     value.high.map_or(f64::INFINITY, |high| high.as_secs_f64())
                 });
-                metrics.latency.with(&[form, quantile]).set(seconds);
+                metrics.sli.latency.with(&[form, quantile]).set(seconds);
             }
-            metrics.coverage.with(&[form]).set(sli.coverage);
-            metrics.window_samples.with(&[form]).set(sli.samples as f64);
+            metrics.sli.coverage.with(&[form]).set(sli.coverage);
+            metrics.sli.window_samples.with(&[form]).set(sli.samples as f64);
         }
         let day = self.measure.day();
         let figure = day.figure().and_then(|figure| figure.high);
         metrics
+            .sli
             .day_figure
             .set(figure.map_or(f64::NAN, |figure| figure.as_secs_f64()));
-        metrics.day_coverage.set(day.coverage());
-        metrics.objective.set(day.objective().as_secs_f64());
+        metrics.sli.day_coverage.set(day.coverage());
+        metrics.sli.objective.set(day.objective().as_secs_f64());
         for verdict in [Verdict::Met, Verdict::Missed, Verdict::Quiet, Verdict::Unknown] {
             let is = f64::from(u8::from(day.verdict() == verdict));
-            metrics.day_verdict.with(&[verdict.as_str()]).set(is);
+            metrics.sli.day_verdict.with(&[verdict.as_str()]).set(is);
         }
         let offsets = self
             .followed
@@ -151,7 +156,7 @@ impl Owner {
             ahead = ahead.max(offset.ahead.unsigned_abs() as f64 / 1e6);
             error = error.max(offset.error.as_secs_f64());
         }
-        metrics.clock_ahead.set(ahead);
-        metrics.clock_error.set(error);
+        metrics.told.clock_ahead.set(ahead);
+        metrics.told.clock_error.set(error);
     }
 }

@@ -67,14 +67,14 @@ impl Metrics {
             )),
             slices: registry.gauge(define(
                 "endpoint_slice_controller_num_endpoint_slices",
-                "EndpointSlices of this controller.",
+                "EndpointSlices that exist and belong to this controller.",
             )),
             desired_slices: registry.gauge(define(
                 "endpoint_slice_controller_desired_endpoint_slices",
-                "EndpointSlices that would exist with perfect packing.",
+                "EndpointSlices that would exist with perfect packing; far fewer than exist means that slices are sparse.",
             )),
             changes: registry.counters(
-                define("endpoint_slice_controller_changes", "EndpointSlices written.").labels(&["operation"]),
+                define("endpoint_slice_controller_changes", "EndpointSlices written, by operation: create, update, delete.").labels(&["operation"]),
             ),
             changed: registry.histograms(
                 define(
@@ -87,7 +87,7 @@ impl Metrics {
             syncs: registry.counters(
                 define(
                     "endpoint_slice_controller_syncs",
-                    "Service syncs, by how they ended.",
+                    "Service syncs by result: success, error (tried again), stale (waited for its own last write to be seen).",
                 )
                 .labels(&["result"]),
             ),
@@ -100,7 +100,7 @@ impl Metrics {
             ),
             backlog: registry.gauge(define(
                 "endpoint_slice_controller_backlog",
-                "Services that wait to be synced.",
+                "Services that wait to be synced. It should return to 0 within a second of a burst.",
             )),
             services: HashMap::new(),
         }

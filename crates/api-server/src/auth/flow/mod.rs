@@ -140,7 +140,7 @@ impl FlowControl {
         encoder
             .family(
                 "apiserver_longrunning_in_flight",
-                "Watches and other long-running requests.",
+                "Watches and other requests without an end, which take no slot of a class.",
                 Kind::Gauge,
             )
             .sample(&[], longrunning as f64);
@@ -164,25 +164,25 @@ type Pick = fn(&pool::State) -> f64;
 const FAMILIES: &[(&str, &str, Kind, Pick)] = &[
     (
         "apiserver_flowcontrol_current_executing_requests",
-        "Requests being served, by class.",
+        "Requests being served, by class and kind.",
         Kind::Gauge,
         |state| state.in_flight as f64,
     ),
     (
         "apiserver_flowcontrol_current_inqueue_requests",
-        "Requests waiting for a slot, by class.",
+        "Requests waiting for a slot of their class. More than a few for long: the class is too small, or a client floods it.",
         Kind::Gauge,
         |state| state.waiting as f64,
     ),
     (
         "apiserver_flowcontrol_dispatched_requests_total",
-        "Requests that got a slot, by class.",
+        "Requests that got a slot, at once or after waiting.",
         Kind::Counter,
         |state| state.dispatched as f64,
     ),
     (
         "apiserver_flowcontrol_rejected_requests_total",
-        "Requests refused with 429, by class.",
+        "Requests refused with 429, because the queue of the class was full or no slot came free in time.",
         Kind::Counter,
         |state| state.rejected as f64,
     ),
