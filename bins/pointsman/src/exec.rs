@@ -1,7 +1,7 @@
 //! `pointsman exec`: a command in the network of a node, or inside a pod.
 
 use crate::up::claim::{self, Known, Record};
-use crate::up::plan;
+use crate::up::{plan, rootless};
 use anyhow::{Context, bail};
 use clap::Args;
 use pointsman_api_client::{Resource, Source, connect};
@@ -10,8 +10,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use serde_json::Value;
 use std::os::fd::AsFd;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, ExitCode, ExitStatus};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
 
 /// Where, and what.
 #[derive(Args)]
@@ -43,6 +43,10 @@ pub async fn run(flags: Flags) -> anyhow::Result<ExitCode> {
             flags.name
         );
     };
+    if let Some(pid) = record.elsewhere() {
+        let same = std::env::args_os().skip(1);
+        return Ok(rootless::exit_code(rootless::inside(pid, same)?.status()?));
+    }
     let (program, arguments) = flags.command.split_first().context("a command is missing")?;
     let node = record.nodes.iter().find(|node| node.name == flags.target);
     let mut command = match node {
@@ -53,16 +57,7 @@ pub async fn run(flags: Flags) -> anyhow::Result<ExitCode> {
     let status = command
         .status()
         .with_context(|| format!("running {} in {}", program.display(), flags.target))?;
-    Ok(exit_code(status))
-}
-
-fn exit_code(status: ExitStatus) -> ExitCode {
-    let code = match (status.code(), status.signal()) {
-        (Some(code), _) => code,
-        (None, Some(signal)) => 128 + signal,
-        (None, None) => 1,
-    };
-    ExitCode::from(u8::try_from(code).unwrap_or(1))
+    Ok(rootless::exit_code(status))
 }
 
 async fn in_pod(record: &Record, target: &str, program: &std::ffi::OsStr) -> anyhow::Result<Command> {

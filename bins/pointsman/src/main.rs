@@ -81,6 +81,18 @@ enum Command {
     /// Print the reference of all metrics, in Markdown.
     #[command(hide = true)]
     MetricsReference,
+    /// The first process in the namespaces of a cluster without root.
+    #[command(hide = true)]
+    RootlessInit(up::rootless::InitFlags),
+    /// Run another command of this program in the namespaces of a cluster without root.
+    #[command(hide = true)]
+    Inside {
+        /// The first process in them.
+        pid: u32,
+        /// The command.
+        #[arg(last = true)]
+        command: Vec<std::ffi::OsString>,
+    },
     /// Run programmers without a kernel, to try a collector on a large cluster.
     Hollow(Box<hollow::Flags>),
     /// Put a documented load on a cluster that `up` runs, and compare the SLI with packets.
@@ -106,6 +118,9 @@ fn main() -> ExitCode {
         _ => "info",
     });
     raise_descriptor_limit();
+    if let Some(outcome) = before_threads(&cli.command) {
+        return finish(outcome);
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -132,16 +147,29 @@ fn main() -> ExitCode {
             Command::Hollow(flags) => hollow::run(*flags).await,
             Command::Scenario(flags) => scenario::run(flags).await,
             Command::Profile(flags) => profile::run(*flags).await,
+            Command::RootlessInit(_) | Command::Inside { .. } => Ok(()),
         }
         .map(|()| ExitCode::SUCCESS)
     });
-    match outcome {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
+    finish(outcome)
+}
+
+/// Does what only a process with a single thread can do: user namespaces are made and entered by whole
+/// processes.
+fn before_threads(command: &Command) -> Option<anyhow::Result<ExitCode>> {
+    match command {
+        Command::Up(flags) if up::rootless::is_needed(flags) => Some(up::rootless::run(flags)),
+        Command::RootlessInit(flags) => Some(up::rootless::init(flags)),
+        Command::Inside { pid, command } => Some(up::rootless::run_inside(*pid, command)),
+        _ => None,
     }
+}
+
+fn finish(outcome: anyhow::Result<ExitCode>) -> ExitCode {
+    outcome.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
 }
 
 /// Writes a shell's completions to standard output.

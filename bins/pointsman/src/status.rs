@@ -3,17 +3,19 @@
 use crate::plain_http;
 use crate::up::claim::{self, Known, NodeRecord, Record};
 use crate::up::nodes::PROXY_HEALTH_PORT;
-use crate::up::plan;
 use crate::up::progress::Output;
+use crate::up::{plan, rootless};
+use anyhow::Context;
 use clap::Args;
 use pointsman_api_client::{Client, Source, connect};
 use pointsman_fabric::Netns;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::SocketAddr;
-use std::process::ExitCode;
+use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
 /// How long a part may take to answer before it is called unwell.
@@ -37,7 +39,7 @@ pub struct Flags {
 }
 
 /// What is known about one cluster.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Health {
     name: String,
@@ -56,7 +58,7 @@ struct Health {
     memory_bytes: u64,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct NodeHealth {
     name: String,
@@ -68,7 +70,7 @@ struct NodeHealth {
     pods: usize,
 }
 
-#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Pods {
     total: usize,
     running: usize,
@@ -76,7 +78,7 @@ struct Pods {
 }
 
 /// How a part is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "state", content = "why")]
 enum State {
     Ok,
@@ -108,7 +110,10 @@ pub async fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
     let mut all = Vec::new();
     for name in &names {
         all.push(match claim::look_up(name)? {
-            Known::Running(record) => examine(record).await,
+            Known::Running(record) => match record.elsewhere() {
+                Some(pid) => ask_inside(pid, name)?,
+                None => examine(record).await,
+            },
             Known::Dead(record) => dead(record, name),
             Known::Unknown => dead(Record::default(), name),
         });
@@ -125,6 +130,18 @@ pub async fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::from(UNWELL)
     })
+}
+
+/// What this command says where the cluster lives.
+fn ask_inside(pid: u32, name: &str) -> anyhow::Result<Health> {
+    let arguments = ["status", "--output", "json", "--name", name].map(OsString::from);
+    let said = rootless::inside(pid, arguments)?
+        .stderr(Stdio::inherit())
+        .output()?;
+    let all: Vec<Health> = serde_json::from_slice(&said.stdout).context("asking inside its namespaces")?;
+    all.into_iter()
+        .next()
+        .context("nothing is known inside its namespaces")
 }
 
 async fn examine(record: Record) -> Health {
@@ -273,17 +290,24 @@ async fn list(client: Option<&Client>, path: &str) -> Result<Vec<Value>, String>
 /// The memory of the cluster's own processes, each page shared by several counted once; that of pods is the
 /// pods'.
 fn memory_of(record: &Record) -> u64 {
-    let namespaces: Vec<Netns> = record
+    let mut namespaces: Vec<Netns> = record
         .nodes
         .iter()
         .filter_map(|node| Netns::named(&node.namespace).ok())
         .collect();
+    if record.rootless {
+        // Its number is another one in here, but it is alone with us in its network.
+        namespaces.extend(Netns::current());
+    }
     let mut pids = match namespaces.is_empty() {
         true => Vec::new(),
         false => Netns::processes(&namespaces).unwrap_or_default(),
     };
-    pids.push(record.pid);
-    pids.into_iter().filter_map(memory).sum()
+    if !record.rootless {
+        pids.push(record.pid);
+    }
+    let others = pids.into_iter().filter(|pid| *pid != std::process::id());
+    others.filter_map(memory).sum()
 }
 
 fn memory(pid: u32) -> Option<u64> {

@@ -17,6 +17,7 @@ mod parts;
 pub mod plan;
 mod pod_routes;
 pub mod progress;
+pub mod rootless;
 mod supervise;
 
 use crate::{apiserver, controllers, stop_signal};
@@ -37,14 +38,15 @@ use tokio::sync::watch;
 /// What a newcomer needs and nothing else.
 #[derive(Args)]
 #[command(after_help = "\
-Nodes need root. The host gets one link and one route; its firewall is never touched.
+As root, the host gets one link and one route; its firewall is never touched. As another user, everything lives in
+a user namespace: the API server and the page can be reached from outside, nodes and pods by `pointsman exec`.
 
 Exit codes: 0 stopped as asked, 1 it could not start or go on (the message says why), 2 wrong usage.")]
 pub struct Flags {
     /// The cluster's name; clusters of different names run side by side.
     #[arg(long, value_name = "NAME", default_value = "pointsman", value_parser = plan::check_name)]
     name: String,
-    /// How many nodes, each in a network namespace of its own; 0 runs without nodes and without root.
+    /// How many nodes, each in a network namespace of its own; 0 runs without nodes.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(0..=i64::from(plan::MOST_NODES)))]
     nodes: u8,
     /// How the nodes' proxies write rules.
@@ -63,6 +65,12 @@ pub struct Flags {
     /// Show what happens to requests while pods and nodes come and go, then stay.
     #[arg(long)]
     demo: bool,
+    /// What a process outside the user namespace left for the one inside.
+    #[arg(long, hide = true)]
+    inside: Option<rootless::Doors>,
+    /// Where the page is served, if that is not free to choose.
+    #[arg(skip)]
+    page: Option<SocketAddr>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -95,16 +103,19 @@ fn role<F: Args>(arguments: Vec<OsString>) -> anyhow::Result<F> {
 }
 
 /// Starts everything, says how to use it, and stops it on a signal.
-pub async fn run(flags: Flags) -> anyhow::Result<()> {
+pub async fn run(mut flags: Flags) -> anyhow::Result<()> {
     let progress = Progress::new(flags.output);
-    if flags.nodes > 0 && !rustix::process::geteuid().is_root() {
-        bail!(
-            "nodes live in network namespaces, which need root: run `sudo pointsman up`, or `pointsman up --nodes 0` \
-             for the API server and controllers alone"
-        );
-    }
     if flags.demo && flags.nodes == 0 {
         bail!("--demo needs nodes");
+    }
+    if let Some(doors) = flags.inside {
+        let [server, page] = doors.open().context("taking over the listeners")?;
+        // The same addresses inside and outside, so that one kubeconfig is right on both sides.
+        let (inner_server, inner_page) = (server.local_addr()?, page.local_addr()?);
+        (flags.listen, flags.page) = (Some(inner_server), Some(inner_page));
+        tokio::spawn(rootless::relay(server, inner_server));
+        tokio::spawn(rootless::relay(page, inner_page));
+        progress.note("not root: the cluster gets a user namespace of its own");
     }
     let claim = Claim::take(&flags.name)?;
     let (outcome, facts) = match prepare(&flags, &progress, &claim).await {

@@ -19,6 +19,8 @@ pub struct Record {
     pub name: String,
     /// The process that runs it.
     pub pid: u32,
+    /// Whether it lives in a user namespace, whose first process is that one.
+    pub rootless: bool,
     /// Where its data lives.
     pub data_dir: PathBuf,
     /// The administrator's kubeconfig.
@@ -33,6 +35,14 @@ pub struct Record {
     pub nodes: Vec<NodeRecord>,
     /// Whether everything served once.
     pub ready: bool,
+}
+
+impl Record {
+    /// The process whose namespaces have to be entered to see the cluster from here.
+    pub fn elsewhere(&self) -> Option<u32> {
+        // Inside, the user is root.
+        (self.rootless && !rustix::process::geteuid().is_root()).then_some(self.pid)
+    }
 }
 
 /// What other commands need to know about a node.
@@ -117,7 +127,11 @@ pub fn look_up(name: &str) -> anyhow::Result<Known> {
         return Ok(Known::Unknown);
     }
     let record = read(&dir).unwrap_or_default();
-    let lock = open_lock(&dir)?;
+    // A cluster that ends meanwhile removes its directory, in which nothing may appear then.
+    let lock = match File::open(dir.join("lock")) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Known::Unknown),
+        opened => opened.with_context(|| format!("opening the lock in {}", dir.display()))?,
+    };
     // A reader shares the lock, so that two readers do not take each other for the cluster.
     match lock.try_lock_shared() {
         Ok(()) => Ok(Known::Dead(record)),
@@ -172,7 +186,7 @@ fn read(dir: &Path) -> Option<Record> {
 }
 
 /// Root's clusters are known to everybody; others keep theirs to themselves.
-fn run_dir() -> PathBuf {
+pub fn run_dir() -> PathBuf {
     if rustix::process::geteuid().is_root() {
         return PathBuf::from("/run/pointsman");
     }

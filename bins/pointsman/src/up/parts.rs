@@ -30,10 +30,13 @@ pub async fn start_collector(flags: &Flags, plan: &Plan, progress: &Progress) ->
         programmer_port: nodes::PROXY_METRICS_PORT,
         ..CollectorConfig::new(Source::Kubeconfig(kubeconfig))
     };
-    // Another cluster may have the usual port.
-    let listen = match std::net::TcpListener::bind(config.listen) {
-        Ok(_) => config.listen,
-        Err(_) => SocketAddr::new(config.listen.ip(), 0),
+    let listen = match flags.page {
+        Some(page) => page,
+        // Another cluster may have the usual port.
+        None => match std::net::TcpListener::bind(config.listen) {
+            Ok(_) => config.listen,
+            Err(_) => SocketAddr::new(config.listen.ip(), 0),
+        },
     };
     let running = pointsman_collector::start(CollectorConfig { listen, ..config }).await?;
     progress.ready("collector", started, format_args!("http://{}/", running.address));
@@ -177,7 +180,8 @@ pub fn record(flags: &Flags, plan: Option<&Plan>) -> Record {
     let nodes = plan.map(Plan::nodes).unwrap_or_default();
     Record {
         name: flags.name.clone(),
-        pid: std::process::id(),
+        pid: flags.inside.map_or_else(std::process::id, |doors| doors.pid),
+        rootless: flags.inside.is_some(),
         data_dir: absolute(&flags.data_dir),
         kubeconfig: absolute(&flags.data_dir.join("admin.kubeconfig")),
         nodes: nodes

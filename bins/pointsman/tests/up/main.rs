@@ -6,4 +6,5 @@
 mod cluster;
 mod life;
 mod pods;
+mod rootless;
 mod traffic;

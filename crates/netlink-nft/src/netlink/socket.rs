@@ -85,8 +85,10 @@ impl Socket {
             // Explanations with errors, and no copy of the request in them.
             set_netlink_option(fd.as_fd(), libc::NETLINK_EXT_ACK)?;
             set_netlink_option(fd.as_fd(), libc::NETLINK_CAP_ACK)?;
-            // Without the privilege the default limit stays, and large batches fail with a clear error.
-            let _ = sockopt::set_socket_recv_buffer_size_force(&fd, buffers.receive);
+            // Without the privilege the system's limit stays, and large batches fail with a clear error.
+            if sockopt::set_socket_recv_buffer_size_force(&fd, buffers.receive).is_err() {
+                let _ = sockopt::set_socket_recv_buffer_size(&fd, buffers.receive);
+            }
             Ok(fd)
         };
         let mut socket = Self {
@@ -150,8 +152,12 @@ impl Socket {
             return;
         }
         let wanted = bytes.next_power_of_two();
+        // Beyond the system's limit only root may go; root of a user namespace gets the limit, which is
+        // enough for the table and for changes of a small cluster.
         if sockopt::set_socket_send_buffer_size_force(&self.fd, wanted).is_ok() {
             self.send_buffer = wanted;
+        } else {
+            let _ = sockopt::set_socket_send_buffer_size(&self.fd, wanted);
         }
     }
 }

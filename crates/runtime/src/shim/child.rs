@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::fs::Access;
+use rustix::io::Errno;
 use rustix::process::{Gid, Signal, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
@@ -50,11 +51,7 @@ pub fn start(program: Program<'_>) -> Result<u32, Failure> {
     let path = find(name, program.env, program.working_dir)?;
     if !program.working_dir.is_dir() {
         let doing = format!("chdir to {:?}", program.working_dir);
-        return Err(Failure::new(
-            StartFailure::WorkingDirectory,
-            doing,
-            rustix::io::Errno::NOENT,
-        ));
+        return Err(Failure::new(StartFailure::WorkingDirectory, doing, Errno::NOENT));
     }
     let mut command = Command::new(&path);
     command
@@ -123,8 +120,16 @@ impl Credentials {
         }
     }
 
+    fn is_ourselves(&self) -> bool {
+        (self.uid, self.gid) == (rustix::process::geteuid(), rustix::process::getegid())
+    }
+
     fn assume(&self) -> io::Result<()> {
-        set_thread_groups(&self.groups)?;
+        match set_thread_groups(&self.groups) {
+            // A user namespace with a single user fixes the groups; whoever stays who he is keeps them.
+            Err(Errno::PERM) if self.is_ourselves() => {}
+            changed => changed?,
+        }
         set_thread_res_gid(self.gid, self.gid, self.gid)?;
         set_thread_res_uid(self.uid, self.uid, self.uid)?;
         if self.no_new_privileges {
@@ -173,9 +178,7 @@ fn start_failure(name: &str, error: &io::Error) -> Failure {
         io::ErrorKind::NotFound => StartFailure::NotFound,
         io::ErrorKind::PermissionDenied => StartFailure::NotExecutable,
         // ENOEXEC has no kind of its own.
-        _ if error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) => {
-            StartFailure::NotExecutable
-        }
+        _ if error.raw_os_error() == Some(Errno::NOEXEC.raw_os_error()) => StartFailure::NotExecutable,
         _ => StartFailure::Setup,
     };
     let code = error.raw_os_error().unwrap_or_default();
