@@ -59,6 +59,9 @@ pub struct Flags {
     /// else port 6443 of the link to the nodes, where it is served in any case.
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Option<SocketAddr>,
+    /// How long a node's lease lasts; agents renew it every quarter of that.
+    #[arg(long, value_name = "SECONDS", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..))]
+    node_lease_duration_seconds: u32,
     /// For whom output is written.
     #[arg(long, value_enum, default_value_t)]
     output: Output,

@@ -50,6 +50,8 @@ impl Heart {
         let mut memory = Memory::default();
         let mut reports = Reports::default();
         let mut registered = false;
+        // The period that the Node says.
+        let mut announced = None;
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
         loop {
             let frequency = *self.frequency.borrow_and_update();
@@ -76,7 +78,10 @@ impl Heart {
             whole["frequency"] = crate::duration::render(frequency.update).into();
             if reports.due(&whole, frequency, start.elapsed()) {
                 match self.send(&status, frequency).await {
-                    Ok(()) => reports.sent(whole, start.elapsed(), fastrand::f64()),
+                    Ok(()) => {
+                        reports.sent(whole, start.elapsed(), fastrand::f64());
+                        announced = Some(frequency.update);
+                    }
                     Err(ApiError::NotFound(_)) => {
                         tracing::warn!("the Node object is gone, registering again");
                         registered = false;
@@ -85,7 +90,10 @@ impl Heart {
                     Err(error) => tracing::warn!(%error, "the node's status was not taken"),
                 }
             }
-            let pause = frequency.update.mul_f64(1.0 + JITTER * fastrand::f64());
+            // Whoever decides how long this node may be silent goes by what it says, so a longer period
+            // counts only once it is said.
+            let period = frequency.update.min(announced.unwrap_or(frequency.update));
+            let pause = period.mul_f64(1.0 + JITTER * fastrand::f64());
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 changed = self.trouble.changed() => if changed.is_err() { return },

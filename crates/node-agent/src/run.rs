@@ -12,7 +12,7 @@ use crate::serve::{self, Access, Server};
 use crate::work::Tools;
 use pointsman_api_client::connect::connect;
 use pointsman_api_client::events::Recorder;
-use pointsman_api_client::{Client, ConnectError, Event, Resource, Scope, Watcher};
+use pointsman_api_client::{ApiError, Client, ConnectError, Event, Resource, Scope, Watcher};
 use pointsman_pod_lifecycle::Settings;
 use pointsman_probe_io::Prober;
 use pointsman_runtime::{AddressRange, Runtime, RuntimeError};
@@ -249,7 +249,7 @@ async fn follow_settings(
     let mut scope = Scope::all(Resource::core("configmaps")).fields(&format!("metadata.name={name}"));
     scope.namespace = Some(namespace.to_owned());
     let (events, mut received) = mpsc::channel(16);
-    tokio::spawn(Watcher::<Value>::new(client, scope).forward(events, Some));
+    tokio::spawn(Watcher::<Value>::new(client.clone(), scope).forward(events, Some));
     let mut data = BTreeMap::new();
     loop {
         tokio::select! {
@@ -261,7 +261,8 @@ async fn follow_settings(
             },
             changed = pool.changed() => if changed.is_err() { return },
         }
-        let now = match node::frequency(&data, pool.borrow_and_update().as_deref()) {
+        let pool = pool.borrow_and_update().clone();
+        let read = |data: &BTreeMap<String, String>| match node::frequency(data, pool.as_deref()) {
             Ok(Some(update)) => Frequency::of(Some(update), report),
             Ok(None) => flag,
             Err(problem) => {
@@ -269,7 +270,28 @@ async fn follow_settings(
                 flag
             }
         };
+        let mut now = read(&data);
+        if now.update > frequency.borrow().update {
+            // What the watch tells may be long past, after a pause of this process for instance, and the
+            // cluster less patient by now.
+            data = fresh_settings(&client).await;
+            now = read(&data);
+        }
         frequency.send_if_modified(|before| std::mem::replace(before, now) != now);
+    }
+}
+
+/// The settings as they are now; asks until somebody answers.
+async fn fresh_settings(client: &Client) -> BTreeMap<String, String> {
+    let (namespace, name) = SETTINGS;
+    let api = client.api(Resource::core("configmaps"), Some(namespace));
+    loop {
+        match api.get::<Value>(name).await {
+            Ok(map) => return texts(&map),
+            Err(ApiError::NotFound(_)) => return BTreeMap::new(),
+            Err(error) => tracing::warn!(config_map = name, %error, "settings cannot be read, trying again"),
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }
 

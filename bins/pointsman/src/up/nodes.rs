@@ -92,6 +92,8 @@ pub struct Settings {
     pub roots: PathBuf,
     /// Where agents ask whether a pod may be stopped.
     pub gate: Option<SocketAddr>,
+    /// How long the leases of nodes last.
+    pub lease_seconds: u32,
     /// How often agents report.
     pub report_every: Option<Duration>,
 }
@@ -179,6 +181,7 @@ fn agent_arguments(node: &NodePlan, kubeconfig: &Path, settings: &Settings) -> V
         kubeconfig.into(),
         "--root-dir".into(),
         settings.roots.join(&node.name).into(),
+        format!("--node-lease-duration-seconds={}", settings.lease_seconds).into(),
     ];
     if let Some(gate) = settings.gate {
         arguments.push(format!("--gate-url=http://{gate}").into());

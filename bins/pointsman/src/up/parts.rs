@@ -81,6 +81,7 @@ pub async fn start_nodes(
         proxy_mode: flags.proxy_mode.as_str().to_owned(),
         roots: data_dir.join("nodes"),
         gate,
+        lease_seconds: flags.node_lease_duration_seconds,
         report_every: flags.demo.then_some(DEMO_REPORTS),
     };
     std::fs::create_dir_all(&settings.logs).with_context(|| format!("making {}", settings.logs.display()))?;

@@ -13,6 +13,12 @@ use tempfile::TempDir;
 /// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The program under test; `POINTSMAN_PROGRAM` names another build of it, for measurements.
+pub fn program() -> String {
+    let built = env!("CARGO_BIN_EXE_pointsman");
+    std::env::var("POINTSMAN_PROGRAM").unwrap_or_else(|_| built.to_owned())
+}
+
 /// A running `pointsman up`.
 pub struct Cluster {
     pub name: String,
@@ -44,7 +50,7 @@ impl Cluster {
             .append(true)
             .open(self.home.path().join("up.log"))
             .unwrap();
-        let mut process = Command::new(env!("CARGO_BIN_EXE_pointsman"))
+        let mut process = Command::new(program())
             .args(["up", "--output=json", "--name", &self.name, "--data-dir"])
             .arg(self.data_dir())
             .args(flags)
@@ -88,7 +94,7 @@ impl Cluster {
 
     /// Runs another command of ours on this cluster.
     pub fn pointsman(&self, command: &str, arguments: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_pointsman"))
+        Command::new(program())
             .args([command, "--name", &self.name])
             .args(arguments)
             .output()
@@ -201,13 +207,18 @@ pub fn host_rules() -> String {
 }
 
 /// Asks again and again until it is so.
-pub fn eventually<T>(what: &str, mut is_so: impl FnMut() -> Option<T>) -> T {
+pub fn eventually<T>(what: &str, is_so: impl FnMut() -> Option<T>) -> T {
+    eventually_within(PATIENCE, what, is_so)
+}
+
+/// The same for something that takes longer.
+pub fn eventually_within<T>(patience: Duration, what: &str, mut is_so: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
     loop {
         if let Some(value) = is_so() {
             return value;
         }
-        assert!(started.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        assert!(started.elapsed() < patience, "{what}: not within {patience:?}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

@@ -4,7 +4,11 @@
 //! side by side.
 
 mod cluster;
+mod harm;
+mod history;
 mod life;
+mod node_loss;
 mod pods;
+mod profile;
 mod rootless;
 mod traffic;

@@ -40,8 +40,11 @@ const HASTE: usize = 40;
 
 /// Runs the three owners until they are asked to stop; ends them when dropped.
 pub(crate) async fn run(context: Context) {
+    let policy = &context.config.latency_profile;
     let (wake, woken) = watch::channel(0u64);
-    let mut tasks = wake::watch(&context.client, wake);
+    let (step_timeout, limit) = watch::channel(policy.step_timeout);
+    let signals = wake::Signals { wake, step_timeout };
+    let mut tasks = wake::watch(&context.client, signals, policy.step_timeout);
     let cluster = Arc::new(Cluster::new(context.client.clone(), context.recorder.clone()));
     // A new name for every term of leadership: requests of an earlier one may still be under way.
     let identity = format!("{:016x}", fastrand::u64(..));
@@ -52,20 +55,26 @@ pub(crate) async fn run(context: Context) {
             &identity,
             cluster.drivers(),
             cluster.clone(),
-            context.config.latency_profile.clone(),
+            policy.clone(),
         );
-        owners.spawn(work(operator, woken.clone(), context.stop.clone()));
+        owners.spawn(work(operator, woken.clone(), limit.clone(), context.stop.clone()));
     }
     while owners.join_next().await.is_some() {}
     tasks.abort_all();
 }
 
 /// One owner's loop.
-async fn work(mut operator: Operator, mut woken: watch::Receiver<u64>, mut stop: watch::Receiver<bool>) {
+async fn work(
+    mut operator: Operator,
+    mut woken: watch::Receiver<u64>,
+    limit: watch::Receiver<Duration>,
+    mut stop: watch::Receiver<bool>,
+) {
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
     let mut haste = 0;
     loop {
         woken.mark_unchanged();
+        operator.set_step_timeout(*limit.borrow());
         let wait = match operator.round().await {
             Ok(Next::Again) if haste < HASTE => {
                 haste += 1;

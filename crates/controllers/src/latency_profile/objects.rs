@@ -2,9 +2,11 @@
 
 use pointsman_latency_profile::rollout::{NodeReading, Problem, Spec, Stored};
 use pointsman_latency_profile::state::Pool;
+use pointsman_latency_profile::text;
 use pointsman_latency_profile::units::{GracePeriod, InvalidValue, ReportPeriod, Tolerations};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Namespace of all ConfigMaps here.
 pub const NAMESPACE: &str = "kube-system";
@@ -44,6 +46,8 @@ pub const GRACE_KEY: &str = "nodeMonitorGracePeriod";
 pub const NOT_READY_KEY: &str = "default-not-ready-toleration-seconds";
 /// Tolerations for nodes that are unreachable.
 pub const UNREACHABLE_KEY: &str = "default-unreachable-toleration-seconds";
+/// How long a step may take, in the controllers' ConfigMap.
+const STEP_TIMEOUT_KEY: &str = "latencyProfileStepTimeout";
 
 /// Metadata that matters here.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -222,6 +226,14 @@ impl ConfigMap {
         })
     }
 
+    /// How long a step may take, if that is written.
+    pub fn step_timeout(&self) -> (Option<Duration>, Option<Problem>) {
+        self.value(STEP_TIMEOUT_KEY, |text| {
+            let limit = text::parse_duration(text.trim()).filter(|limit| !limit.is_zero());
+            limit.ok_or_else(|| InvalidValue::NotADuration(text.to_owned()))
+        })
+    }
+
     fn value<T>(
         &self,
         key: &str,
@@ -274,6 +286,17 @@ mod tests {
             problem.unwrap().to_string(),
             "nodeMonitorGracePeriod: \"soon\" is not a duration such as 10s or 2m"
         );
+    }
+
+    #[test]
+    fn a_step_may_take_longer_than_nothing() {
+        let of = |text| map(&[("latencyProfileStepTimeout", text)]).step_timeout();
+        assert_eq!(of("1m30s"), (Some(Duration::from_secs(90)), None));
+        for bad in ["0s", "soon", ""] {
+            let (limit, problem) = of(bad);
+            assert!(limit.is_none() && problem.is_some(), "{bad:?}");
+        }
+        assert_eq!(map(&[]).step_timeout(), (None, None));
     }
 
     #[test]

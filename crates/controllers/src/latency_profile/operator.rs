@@ -66,6 +66,11 @@ impl Operator {
         self.owner
     }
 
+    /// From now on a step may take this long, also one that is under way.
+    pub fn set_step_timeout(&mut self, limit: Duration) {
+        self.policy.step_timeout = limit;
+    }
+
     /// Reads everything, decides, reports, and does one thing.
     pub async fn round(&mut self) -> Result<Next, DriverError> {
         // The own component comes first and the ledger second: see `rollout`.

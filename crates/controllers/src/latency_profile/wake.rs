@@ -1,38 +1,77 @@
 //! When is it worth looking again?
 
 use super::cluster::{CONFIG_MAPS, CONFIG_NODES};
-use super::objects::{CONTROLLERS_MAP, LEDGER_MAP, NAMESPACE, NODE_MAP, Node, SERVER_MAP};
+use super::objects::{CONTROLLERS_MAP, ConfigMap, LEDGER_MAP, NAMESPACE, NODE_MAP, Node, SERVER_MAP};
 use pointsman_api_client::{Client, Event, Resource, Scope, Watcher};
 use pointsman_latency_profile::rollout::NodeReading;
 use serde::de::IgnoredAny;
 use std::collections::BTreeMap;
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// Counts changes that matter to owners; heartbeats of nodes do not.
-pub fn watch(client: &Client, wake: watch::Sender<u64>) -> JoinSet<()> {
+/// Tells owners what they have to know without asking.
+pub struct Signals {
+    /// Counts changes that matter to owners; heartbeats of nodes do not.
+    pub wake: watch::Sender<u64>,
+    /// How long a step may take.
+    pub step_timeout: watch::Sender<Duration>,
+}
+
+/// Gives signals until the returned tasks are dropped. `flag` is how long a step may take if nobody wrote
+/// anything else.
+pub fn watch(client: &Client, signals: Signals, flag: Duration) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
-    let maps = Scope {
-        namespace: Some(NAMESPACE.to_owned()),
-        ..Scope::all(CONFIG_MAPS)
-    };
-    tasks.spawn(follow(client.clone(), maps, wake.clone(), |name| {
-        [NODE_MAP, CONTROLLERS_MAP, SERVER_MAP, LEDGER_MAP].contains(&name)
-    }));
-    let wishes = Scope::all(CONFIG_NODES);
-    tasks.spawn(follow(client.clone(), wishes, wake.clone(), |_| true));
+    let Signals { wake, step_timeout } = signals;
+    tasks.spawn(follow_maps(client.clone(), wake.clone(), step_timeout, flag));
+    tasks.spawn(follow_wishes(client.clone(), wake.clone()));
     tasks.spawn(follow_nodes(client.clone(), wake));
     tasks
 }
 
-async fn follow(client: Client, scope: Scope, wake: watch::Sender<u64>, matters: fn(&str) -> bool) {
-    let mut watcher = Watcher::<IgnoredAny>::new(client, scope);
+async fn follow_maps(
+    client: Client,
+    wake: watch::Sender<u64>,
+    step_timeout: watch::Sender<Duration>,
+    flag: Duration,
+) {
+    let scope = Scope {
+        namespace: Some(NAMESPACE.to_owned()),
+        ..Scope::all(CONFIG_MAPS)
+    };
+    let mut watcher = Watcher::<ConfigMap>::new(client, scope);
     loop {
-        let matters = match watcher.next().await {
-            Event::Applied { key, .. } | Event::Deleted { key, .. } => matters(key.name()),
-            Event::Init | Event::Synced(_) => false,
+        let key = match watcher.next().await {
+            Event::Applied { key, object, .. } => {
+                if key.name() == CONTROLLERS_MAP {
+                    set_limit(&object, &step_timeout, flag);
+                }
+                key
+            }
+            Event::Deleted { key, .. } => key,
+            Event::Init | Event::Synced(_) => continue,
         };
-        if matters {
+        if [NODE_MAP, CONTROLLERS_MAP, SERVER_MAP, LEDGER_MAP].contains(&key.name()) {
+            wake.send_modify(|count| *count += 1);
+        }
+    }
+}
+
+/// Nonsense changes nothing.
+fn set_limit(map: &ConfigMap, step_timeout: &watch::Sender<Duration>, flag: Duration) {
+    let (limit, problem) = map.step_timeout();
+    if let Some(problem) = problem {
+        tracing::warn!(config_map = CONTROLLERS_MAP, %problem, "a setting is ignored");
+        return;
+    }
+    let limit = limit.unwrap_or(flag);
+    step_timeout.send_if_modified(|before| std::mem::replace(before, limit) != limit);
+}
+
+async fn follow_wishes(client: Client, wake: watch::Sender<u64>) {
+    let mut watcher = Watcher::<IgnoredAny>::new(client, Scope::all(CONFIG_NODES));
+    loop {
+        if let Event::Applied { .. } | Event::Deleted { .. } = watcher.next().await {
             wake.send_modify(|count| *count += 1);
         }
     }

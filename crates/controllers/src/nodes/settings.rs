@@ -6,7 +6,10 @@
 //! silently falls back to a shorter one would punish nodes that report as seldom as they were told to;
 //! the ConfigMap is made again with the values in force.
 //!
-//! What is in force is written back as annotations of the same ConfigMap.
+//! What is in force is written back as annotations of the same ConfigMap. They say the worse value first: a
+//! longer grace period is used before it is announced, a shorter one is announced before it is used. So
+//! nobody who reads them ever finds the loops less patient than they say, even if what is wanted changes
+//! again before anything could be announced.
 
 use pointsman_latency_profile::text;
 use pointsman_node_health::Settings;
@@ -21,6 +24,8 @@ pub const ERROR_ANNOTATION: &str = "pointsman.io/node-health-settings-error";
 
 /// What annotations of observed values begin with; the flag's name follows.
 const OBSERVED: &str = "pointsman.io/observed-";
+/// The annotation with the grace period.
+const ANNOUNCED_GRACE: &str = "pointsman.io/observed-node-monitor-grace-period";
 
 /// A setting: its key in the ConfigMap, its flag, and how it is read and written.
 struct Setting {
@@ -166,8 +171,11 @@ pub fn observed(settings: &Settings) -> BTreeMap<String, String> {
 #[derive(Debug)]
 pub(super) struct LiveSettings {
     flags: Settings,
+    /// What the ConfigMap last said that made sense.
+    wanted: Settings,
+    /// `wanted`, but for a shorter grace period that is not announced yet.
     current: Settings,
-    /// The data that `current` was read from.
+    /// The data that `wanted` was read from.
     good: BTreeMap<String, String>,
     error: Option<String>,
     /// The ConfigMap as it is, if there is one.
@@ -206,6 +214,7 @@ impl LiveSettings {
     pub fn new(flags: Settings) -> Self {
         Self {
             flags,
+            wanted: flags,
             current: flags,
             good: BTreeMap::new(),
             error: None,
@@ -223,11 +232,12 @@ impl LiveSettings {
         self.seen = Some(Seen { annotations });
         match read(&data, &self.flags) {
             Ok(settings) => {
-                (self.good, self.error) = (data, None);
-                if std::mem::replace(&mut self.current, settings) == settings {
+                (self.wanted, self.good, self.error) = (settings, data, None);
+                let next = self.usable();
+                if std::mem::replace(&mut self.current, next) == next {
                     Sight::Same
                 } else {
-                    Sight::Changed(settings)
+                    Sight::Changed(next)
                 }
             }
             Err(error) if self.error.as_ref() == Some(&error) => Sight::Same,
@@ -235,6 +245,16 @@ impl LiveSettings {
                 self.error = Some(error.clone());
                 Sight::Refused(error)
             }
+        }
+    }
+
+    /// What is wanted, with the grace period that is announced if that is longer.
+    fn usable(&self) -> Settings {
+        let annotations = self.seen.as_ref().map(|seen| &seen.annotations);
+        let announced = annotations.and_then(|annotations| period(annotations.get(ANNOUNCED_GRACE)?));
+        Settings {
+            grace_period: self.wanted.grace_period.max(announced.unwrap_or_default()),
+            ..self.wanted
         }
     }
 
@@ -246,7 +266,7 @@ impl LiveSettings {
 
     /// What has to be written so that the ConfigMap tells the truth.
     pub fn report(&self) -> Option<Report> {
-        let mut annotations = observed(&self.current);
+        let mut annotations = observed(&self.wanted);
         if let Some(error) = &self.error {
             annotations.insert(ERROR_ANNOTATION.into(), error.clone());
         }
@@ -285,7 +305,7 @@ mod tests {
             .collect()
     }
 
-    const GRACE: &str = "pointsman.io/observed-node-monitor-grace-period";
+    const GRACE: &str = ANNOUNCED_GRACE;
 
     #[test]
     fn what_is_reported_reads_back_as_the_same_settings() {
@@ -360,6 +380,30 @@ mod tests {
         assert_eq!((&data, annotations[GRACE].as_str()), (&slow, "5m"));
         assert_eq!(live.see(data, annotations), Sight::Same);
         assert_eq!(live.report(), None);
+    }
+
+    #[test]
+    fn a_shorter_grace_period_is_announced_before_it_is_used() {
+        let mut live = LiveSettings::new(Settings::default());
+        let (slow, quick) = (
+            data(&[("nodeMonitorGracePeriod", "2m")]),
+            data(&[("nodeMonitorGracePeriod", "30s")]),
+        );
+        let grace = |live: &LiveSettings| live.current().grace_period.as_secs();
+        live.see(slow.clone(), data(&[(GRACE, "40s")]));
+        assert_eq!(grace(&live), 120, "longer: at once");
+        let announced = data(&[(GRACE, "2m")]);
+        live.see(quick.clone(), announced.clone());
+        assert_eq!(grace(&live), 120, "shorter: not yet");
+        let Some(Report::Annotate(changes)) = live.report() else {
+            panic!("it is announced");
+        };
+        assert_eq!(changes[GRACE].as_deref(), Some("30s"));
+
+        // Somebody changes his mind before that arrives: the announcement was true all the time.
+        assert_eq!(live.see(slow, announced), Sight::Same);
+        live.see(quick, data(&[(GRACE, "30s")]));
+        assert_eq!(grace(&live), 30);
     }
 
     #[test]
