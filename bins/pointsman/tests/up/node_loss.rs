@@ -115,6 +115,12 @@ fn lose_nodes(profile: Profile) -> Lost {
     let pods = observer.follow(Resource::PODS);
     let slices = observer.follow(SLICES);
     run_pods(&cluster, &slices);
+    for node in [KILLED, CUT_OFF] {
+        eventually("the lease is renewed", || {
+            let renewals = changes(node, &leases, |lease| &lease["spec"]["renewTime"]);
+            (!renewals.is_empty()).then_some(())
+        });
+    }
 
     let dead = Dead::node(&cluster, KILLED);
     let cut_off = CutOff::node(&cluster, CUT_OFF);
@@ -267,23 +273,26 @@ fn fate(node: &'static str, nodes: &History, leases: &History, pods: &History, s
     }
 }
 
-/// When the node itself was last heard: its last report or the last renewal of its lease before the verdict.
+/// When the node itself was last heard before the verdict: its last report or the last renewal of its lease.
 fn last_heard(node: &str, nodes: &History, leases: &History, verdict: Timestamp) -> Timestamp {
-    let mut last = Timestamp::MIN;
-    let (mut beat, mut renewal) = (String::new(), String::new());
-    for sight in nodes.since(0).iter().filter(|sight| name(&sight.object) == node) {
-        let conditions = sight.object["status"]["conditions"].to_string();
-        if sight.at < verdict && conditions != beat {
-            (last, beat) = (last.max(sight.at), conditions);
-        }
-    }
-    for sight in leases.since(0).iter().filter(|sight| name(&sight.object) == node) {
-        let renewed = sight.object["spec"]["renewTime"].to_string();
-        if sight.at < verdict && renewed != renewal {
-            (last, renewal) = (last.max(sight.at), renewed);
-        }
-    }
-    last
+    let beats = changes(node, nodes, |node| &node["status"]["conditions"]);
+    let renewals = changes(node, leases, |lease| &lease["spec"]["renewTime"]);
+    let all = beats.into_iter().chain(renewals);
+    all.filter(|at| *at < verdict).max().unwrap()
+}
+
+/// When a part of an object changed. How it was at first is no change: nobody knows since when it is so.
+fn changes(node: &str, history: &History, part: fn(&Value) -> &Value) -> Vec<Timestamp> {
+    let sights = history.since(0);
+    let sights: Vec<_> = sights
+        .iter()
+        .filter(|sight| name(&sight.object) == node)
+        .collect();
+    let pairs = sights.windows(2);
+    pairs
+        .filter(|pair| part(&pair[0].object) != part(&pair[1].object))
+        .map(|pair| pair[1].at)
+        .collect()
 }
 
 /// Nothing comes before its time, and everything comes with the next look and in its turn.
