@@ -26,7 +26,7 @@ pub struct Flags {
     #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
     pub kubeconfig: Option<PathBuf>,
     /// Loops to run: `*` for all, `name` to add one, `-name` to leave one out. There are endpointslice,
-    /// endpoint, replicaset, deployment, scheduler, podgc, nodeipam, nodelifecycle, tainteviction and
+    /// endpoint, replicaset, deployment, daemonset, scheduler, podgc, nodeipam, nodelifecycle, tainteviction and
     /// latencyprofile.
     #[arg(long, value_name = "LIST", default_value = "*", allow_hyphen_values = true)]
     pub controllers: Loops,
@@ -69,7 +69,7 @@ pub struct Flags {
     /// Services whose Endpoints are written at the same time.
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub concurrent_endpoint_syncs: usize,
-    /// ReplicaSets handled at the same time; also Deployments.
+    /// ReplicaSets handled at the same time; also Deployments and DaemonSets.
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub concurrent_replicaset_syncs: usize,
     /// Finished pods kept before the oldest are removed; 0 keeps all.

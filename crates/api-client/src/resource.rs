@@ -52,6 +52,9 @@ impl Resource {
     /// Deployments.
     pub const DEPLOYMENTS: Self = Self::new("apps", "v1", "deployments");
 
+    /// DaemonSets.
+    pub const DAEMON_SETS: Self = Self::new("apps", "v1", "daemonsets");
+
     /// A collection of a named group.
     pub const fn new(group: &'static str, version: &'static str, plural: &'static str) -> Self {
         Self {

@@ -15,6 +15,8 @@ pub enum Loop {
     ReplicaSets,
     /// Deployments to ReplicaSets.
     Deployments,
+    /// DaemonSets to pods.
+    DaemonSets,
     /// Pods to nodes.
     Scheduler,
     /// Removal of pods that nobody else removes.
@@ -31,11 +33,12 @@ pub enum Loop {
 
 impl Loop {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::EndpointSlices,
         Self::Endpoints,
         Self::ReplicaSets,
         Self::Deployments,
+        Self::DaemonSets,
         Self::Scheduler,
         Self::PodGarbage,
         Self::NodeIpam,
@@ -51,6 +54,7 @@ impl Loop {
             Self::Endpoints => ["endpoint", "endpoints-controller"],
             Self::ReplicaSets => ["replicaset", "replicaset-controller"],
             Self::Deployments => ["deployment", "deployment-controller"],
+            Self::DaemonSets => ["daemonset", "daemonset-controller"],
             Self::Scheduler => ["scheduler", "pod-scheduler"],
             Self::PodGarbage => ["podgc", "pod-garbage-collector-controller"],
             Self::NodeIpam => ["nodeipam", "node-ipam-controller"],

@@ -78,6 +78,18 @@ impl Metadata {
         controller(&self.owner_references)
     }
 
+    /// The reference with which an object of group `apps` controls another.
+    pub fn as_owner(&self, kind: &str) -> OwnerReference {
+        OwnerReference {
+            api_version: "apps/v1".into(),
+            kind: kind.into(),
+            name: self.name.clone(),
+            uid: self.uid.clone(),
+            controller: true,
+            block_owner_deletion: true,
+        }
+    }
+
     /// Whether the object is being deleted.
     pub fn deleting(&self) -> bool {
         self.deletion_timestamp.is_some()

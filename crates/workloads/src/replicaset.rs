@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::meta::{Condition, Metadata, OwnerReference, nullable, whole_second};
+use crate::meta::{Condition, Metadata, nullable, whole_second};
 use crate::ownership::{Claim, claim};
 use crate::pod::Pod;
 use crate::selector::{LabelSelector, LabelSource};
@@ -147,14 +147,7 @@ pub fn plan(
 
 /// The pod to create.
 pub fn new_pod(set: &ReplicaSet) -> Value {
-    let owner = OwnerReference {
-        api_version: "apps/v1".into(),
-        kind: "ReplicaSet".into(),
-        name: set.metadata.name.clone(),
-        uid: set.metadata.uid.clone(),
-        controller: true,
-        block_owner_deletion: true,
-    };
+    let owner = set.metadata.as_owner("ReplicaSet");
     template::pod(
         &set.spec.template,
         &set.metadata.namespace,

@@ -224,17 +224,7 @@ fn refusal(pod: &Pod, node: &Node, load: &Load) -> Option<String> {
             taint.key, taint.value
         ));
     }
-    let selected = pod
-        .spec
-        .node_selector
-        .iter()
-        .all(|(key, value)| node.metadata.labels.label(key) == Some(value));
-    let required = &pod
-        .spec
-        .affinity
-        .node_affinity
-        .required_during_scheduling_ignored_during_execution;
-    if !selected || !required.as_ref().is_none_or(|selector| affine(selector, node)) {
+    if !selects(pod, node) {
         return Some("node(s) didn't match Pod's node affinity/selector".into());
     }
     let limit = node
@@ -245,6 +235,21 @@ fn refusal(pod: &Pod, node: &Node, load: &Load) -> Option<String> {
         .and_then(|text| text.parse().ok())
         .unwrap_or(DEFAULT_POD_LIMIT);
     (load.on(&node.metadata.name) >= limit).then(|| "Too many pods".into())
+}
+
+/// Whether a pod's node selector and required affinity allow a node.
+pub(crate) fn selects(pod: &Pod, node: &Node) -> bool {
+    let selected = pod
+        .spec
+        .node_selector
+        .iter()
+        .all(|(key, value)| node.metadata.labels.label(key) == Some(value));
+    let required = &pod
+        .spec
+        .affinity
+        .node_affinity
+        .required_during_scheduling_ignored_during_execution;
+    selected && required.as_ref().is_none_or(|selector| affine(selector, node))
 }
 
 fn affine(selector: &NodeSelector, node: &Node) -> bool {
@@ -272,7 +277,8 @@ fn taint(key: &str, effect: &str) -> Taint {
     }
 }
 
-fn tolerates(pod: &Pod, taint: &Taint) -> bool {
+/// Whether a pod tolerates a taint.
+pub(crate) fn tolerates(pod: &Pod, taint: &Taint) -> bool {
     pod.spec
         .tolerations
         .iter()

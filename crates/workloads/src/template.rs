@@ -36,9 +36,14 @@ pub fn hash(template: &Value, collisions: i64) -> String {
 
 /// The template with the hash label set to `hash`.
 pub fn with_hash(template: &Value, hash: &str) -> Value {
+    with_label(template, HASH_LABEL, hash)
+}
+
+/// The template with one more label.
+pub fn with_label(template: &Value, key: &str, value: &str) -> Value {
     let mut template = template.clone();
     let metadata = object(&mut template, "metadata");
-    object_in(metadata, "labels").insert(HASH_LABEL.into(), hash.into());
+    object_in(metadata, "labels").insert(key.into(), value.into());
     template
 }
 

@@ -14,6 +14,7 @@ mod harness;
 mod wire;
 
 mod cluster;
+mod daemons;
 mod differential;
 mod faults;
 mod fleet;

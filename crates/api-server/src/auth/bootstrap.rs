@@ -259,12 +259,12 @@ fn controller_rules() -> Vec<Value> {
         ),
         rule(
             &[APPS],
-            &["deployments"],
+            &["daemonsets", "deployments"],
             &["get", "list", "watch", "update", "patch"],
         ),
         rule(
             &[APPS],
-            &["deployments/status", "replicasets/status"],
+            &["daemonsets/status", "deployments/status", "replicasets/status"],
             &["update", "patch"],
         ),
         rule(

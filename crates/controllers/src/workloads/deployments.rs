@@ -1,14 +1,13 @@
 //! How do Deployments roll their ReplicaSets?
 
 use super::store::{Change, Store, key_of};
-use super::write::{Answer, subject};
+use super::write::{Answer, Family, outcome, subject};
 use super::{Edge, Now};
 use crate::writer::Writers;
 use pointsman_api_client::events::Severity;
 use pointsman_api_client::{ApiError, DeleteOptions, ObjectKey, Patch, Resource};
 use pointsman_slices::queue::{Outcome, Pace, WorkQueue};
 use pointsman_workloads::deployment::{Deployment, DeploymentPlan, REVISION_ANNOTATION, plan};
-use pointsman_workloads::meta::OwnerReference;
 use pointsman_workloads::pod::Pod;
 use pointsman_workloads::replicaset::ReplicaSet;
 use pointsman_workloads::template;
@@ -66,7 +65,7 @@ impl Deployments {
                     self.add_owner(store, &set, now);
                 }
             }
-            Change::Pod { .. } | Change::Node => {}
+            Change::Pod { .. } | Change::Daemon { .. } | Change::Node | Change::Nothing => {}
         }
     }
 
@@ -117,13 +116,7 @@ impl Deployments {
 
     /// Takes back a step.
     pub fn finish(&mut self, done: Done, now: Now) {
-        let outcome = match &done.failure {
-            None | Some(ApiError::NamespaceTerminating(_)) => Outcome::Done,
-            Some(error) => {
-                tracing::debug!(deployment = %done.key, %error, "tried again");
-                Outcome::Retry
-            }
-        };
+        let outcome = outcome(&done.key, done.failure.as_ref());
         self.queue.finish(&done.key, outcome, now.tick);
     }
 }
@@ -150,7 +143,13 @@ async fn carry_out(edge: Edge, deployment: Arc<Deployment>, plan: DeploymentPlan
     let metadata = &deployment.metadata;
     let namespace = metadata.namespace.as_str();
     let about = subject("apps/v1", "Deployment", metadata);
-    claim(&edge, &deployment, &plan).await?;
+    let family = Family {
+        resource: Resource::DEPLOYMENTS,
+        kind: "Deployment",
+        metadata,
+        children: Resource::REPLICA_SETS,
+    };
+    edge.claim(&family, &plan.adopt, &plan.release).await?;
     if let Some(set) = &plan.create {
         create(&edge, &deployment, set).await.inspect_err(|error| {
             if !matches!(
@@ -185,35 +184,6 @@ async fn carry_out(edge: Edge, deployment: Arc<Deployment>, plan: DeploymentPlan
         let api = edge.client.api(Resource::DEPLOYMENTS, Some(namespace));
         let patch = Patch::Merge(patch.to_string().into_bytes());
         api.patch::<IgnoredAny>(&metadata.name, patch).await?;
-    }
-    Ok(())
-}
-
-async fn claim(edge: &Edge, deployment: &Deployment, plan: &DeploymentPlan) -> Result<(), ApiError> {
-    let metadata = &deployment.metadata;
-    if !plan.adopt.is_empty() {
-        // The cache may not know yet that the Deployment is being deleted or another by now.
-        let api = edge.client.api(Resource::DEPLOYMENTS, Some(&metadata.namespace));
-        let fresh: Deployment = api.get(&metadata.name).await?;
-        if fresh.metadata.uid != metadata.uid || fresh.metadata.deleting() {
-            return Ok(());
-        }
-    }
-    let owner = OwnerReference {
-        api_version: "apps/v1".into(),
-        kind: "Deployment".into(),
-        name: metadata.name.clone(),
-        uid: metadata.uid.clone(),
-        controller: true,
-        block_owner_deletion: true,
-    };
-    for set in &plan.adopt {
-        edge.adopt(Resource::REPLICA_SETS, &metadata.namespace, set, &owner)
-            .await?;
-    }
-    for set in &plan.release {
-        edge.release(Resource::REPLICA_SETS, &metadata.namespace, set, &metadata.uid)
-            .await?;
     }
     Ok(())
 }

@@ -1,10 +1,12 @@
-//! How do Deployments become ReplicaSets, ReplicaSets pods, and pods find nodes?
+//! How do Deployments become ReplicaSets, ReplicaSets and DaemonSets pods, and pods find nodes?
 //!
-//! One task owns a cache of Deployments, ReplicaSets, pods and nodes, and up to four loops over it:
+//! One task owns a cache of Deployments, ReplicaSets, DaemonSets, pods and nodes, and up to five loops over it:
 //! each has its own queue and its own writers, and each can be left out.
 
 mod cleaning;
+mod daemon_sets;
 mod deployments;
+mod pods;
 mod replica_sets;
 mod scheduling;
 mod store;
@@ -14,10 +16,12 @@ use crate::loops::Loop;
 use crate::manager::Context;
 use crate::writer::sleep_until;
 use cleaning::Cleaning;
+use daemon_sets::DaemonSets;
 use deployments::Deployments;
 use pointsman_api_client::events::Recorder;
 use pointsman_api_client::{Client, Event as Seen, ObjectKey, Resource, Scope, Watcher};
 use pointsman_workloads::Timestamp;
+use pointsman_workloads::daemonset::DaemonSet;
 use pointsman_workloads::deployment::Deployment;
 use pointsman_workloads::pod::Pod;
 use pointsman_workloads::replicaset::ReplicaSet;
@@ -40,6 +44,7 @@ enum Input {
     Node(Box<Node>),
     Set(Box<ReplicaSet>),
     Deployment(Box<Deployment>),
+    Daemon(Box<DaemonSet>),
     Gone(Source, ObjectKey),
     Listed(Source),
 }
@@ -50,6 +55,7 @@ enum Source {
     Nodes,
     Sets,
     Deployments,
+    Daemons,
 }
 
 /// The time of one step, on both clocks.
@@ -80,6 +86,7 @@ pub(crate) fn wanted(context: &Context) -> bool {
     [
         Loop::ReplicaSets,
         Loop::Deployments,
+        Loop::DaemonSets,
         Loop::Scheduler,
         Loop::PodGarbage,
     ]
@@ -101,6 +108,7 @@ pub(crate) async fn run(context: Context) {
             _ = stop.wait_for(|stop| *stop) => break,
             done = owner.sets.writers.next() => owner.sets.finish(done, owner.store.now()),
             done = owner.deployments.writers.next() => owner.deployments.finish(done, owner.store.now()),
+            done = owner.daemons.writers.next() => owner.daemons.finish(done, owner.store.now()),
             done = owner.scheduling.writers.next() => owner.scheduling.finish(done, owner.store.now()),
             done = owner.cleaning.writers.next() => owner.cleaning.finish(done),
             count = inbox.recv_many(&mut batch, INBOX) => {
@@ -125,7 +133,8 @@ fn watch(context: &Context, sender: mpsc::Sender<Input>) -> (JoinSet<()>, BTreeS
     tasks.spawn(pods.forward(sender.clone(), |event| {
         input(event, Source::Pods, |pod| Input::Pod(Box::new(pod)))
     }));
-    if loops.runs(Loop::Scheduler) || loops.runs(Loop::PodGarbage) {
+    let of_nodes = [Loop::Scheduler, Loop::PodGarbage, Loop::DaemonSets];
+    if of_nodes.into_iter().any(|which| loops.runs(which)) {
         sources.insert(Source::Nodes);
         let nodes = Watcher::new(client(), Scope::all(Resource::NODES));
         tasks.spawn(nodes.forward(sender.clone(), |event| {
@@ -137,6 +146,13 @@ fn watch(context: &Context, sender: mpsc::Sender<Input>) -> (JoinSet<()>, BTreeS
         let sets = Watcher::new(client(), Scope::all(Resource::REPLICA_SETS));
         tasks.spawn(sets.forward(sender.clone(), |event| {
             input(event, Source::Sets, |set| Input::Set(Box::new(set)))
+        }));
+    }
+    if loops.runs(Loop::DaemonSets) {
+        sources.insert(Source::Daemons);
+        let daemons = Watcher::new(client(), Scope::all(Resource::DAEMON_SETS));
+        tasks.spawn(daemons.forward(sender.clone(), |event| {
+            input(event, Source::Daemons, |daemon| Input::Daemon(Box::new(daemon)))
         }));
     }
     if loops.runs(Loop::Deployments) {
@@ -166,6 +182,7 @@ struct Owner {
     missing: BTreeSet<Source>,
     sets: ReplicaSets,
     deployments: Deployments,
+    daemons: DaemonSets,
     scheduling: Scheduling,
     cleaning: Cleaning,
     start: Instant,
@@ -192,6 +209,11 @@ impl Owner {
                 config.loops.runs(Loop::Deployments),
                 config.workload_writers,
             ),
+            daemons: DaemonSets::new(
+                edge.clone(),
+                config.loops.runs(Loop::DaemonSets),
+                config.workload_writers,
+            ),
             scheduling: Scheduling::new(edge.clone(), config.loops.runs(Loop::Scheduler)),
             cleaning: Cleaning::new(
                 edge,
@@ -210,6 +232,8 @@ impl Owner {
             Input::Node(node) => self.store.apply_node(*node),
             Input::Set(set) => self.store.apply_set(*set),
             Input::Deployment(deployment) => self.store.apply_deployment(*deployment),
+            Input::Daemon(daemon) => self.store.apply_daemon(*daemon),
+            Input::Gone(Source::Daemons, key) => self.store.remove_daemon(&key),
             Input::Gone(Source::Pods, key) => self.store.remove_pod(&key),
             Input::Gone(Source::Nodes, key) => self.store.remove_node(key.name()),
             Input::Gone(Source::Sets, key) => self.store.remove_set(&key),
@@ -226,6 +250,7 @@ impl Owner {
         };
         self.sets.observe(&self.store, &change, now);
         self.deployments.observe(&self.store, &change, now);
+        self.daemons.observe(&self.store, &change, now);
         self.scheduling.observe(&change, now);
     }
 
@@ -236,6 +261,7 @@ impl Owner {
         let now = self.store.now();
         self.sets.start(&self.store, now);
         self.deployments.start(&self.store, now);
+        self.daemons.start(&self.store, now);
         self.scheduling.start(&self.store, now);
         self.cleaning.start(&self.store, now);
     }
@@ -245,6 +271,7 @@ impl Owner {
         let wakes = [
             self.sets.wake_at(),
             self.deployments.wake_at(),
+            self.daemons.wake_at(),
             self.scheduling.wake_at(),
             self.cleaning.wake_at(),
         ];
@@ -259,6 +286,7 @@ impl Owner {
     async fn drain(self) {
         self.sets.writers.drain().await;
         self.deployments.writers.drain().await;
+        self.daemons.writers.drain().await;
         self.scheduling.writers.drain().await;
         self.cleaning.writers.drain().await;
     }

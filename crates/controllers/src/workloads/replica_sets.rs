@@ -1,19 +1,16 @@
 //! How do ReplicaSets keep their number of pods?
 
+use super::pods::{Awaited, PATIENCE, Written};
 use super::store::{Change, Store, key_of};
-use super::write::{Answer, subject};
+use super::write::{Family, outcome, subject};
 use super::{Edge, Now};
 use crate::writer::Writers;
-use pointsman_api_client::events::{Severity, Subject};
-use pointsman_api_client::{ApiError, DeleteOptions, ObjectKey, Resource};
+use pointsman_api_client::{ObjectKey, Resource};
 use pointsman_slices::queue::{Outcome, Pace, WorkQueue};
-use pointsman_workloads::expectations::{Expectations, Seen};
-use pointsman_workloads::meta::OwnerReference;
 use pointsman_workloads::pod::Pod;
 use pointsman_workloads::replicaset::{ReplicaSet, ReplicaSetPlan, count_by_node, new_pod, plan};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
-use tokio::task::JoinSet;
 
 /// The ReplicaSet loop's state.
 pub(super) struct ReplicaSets {
@@ -21,19 +18,15 @@ pub(super) struct ReplicaSets {
     on: bool,
     queue: WorkQueue<ObjectKey>,
     pub writers: Writers<Done>,
-    expectations: Expectations,
+    awaited: Awaited,
     /// Why the last creation or deletion failed, by uid.
     failures: HashMap<String, String>,
-    /// Pods that left the cache while their ReplicaSet was being written, by its uid.
-    left: HashMap<String, HashSet<String>>,
 }
 
 /// What became of one pass.
 pub(super) struct Done {
     set: Arc<ReplicaSet>,
-    created: Vec<String>,
-    deleted: Vec<String>,
-    failure: Option<ApiError>,
+    written: Written,
     /// Whether the failure was about making or removing pods.
     of_pods: bool,
 }
@@ -45,9 +38,8 @@ impl ReplicaSets {
             on,
             queue: WorkQueue::new(Pace::default()),
             writers: Writers::new(writers),
-            expectations: Expectations::default(),
+            awaited: Awaited::default(),
             failures: HashMap::new(),
-            left: HashMap::new(),
         }
     }
 
@@ -63,7 +55,7 @@ impl ReplicaSets {
         match change {
             Change::Set { key, old, new } => {
                 if let (Some(old), None) = (old, new) {
-                    self.expectations.forget(&old.metadata.uid);
+                    self.awaited.forget(&old.metadata.uid);
                     self.failures.remove(&old.metadata.uid);
                 }
                 self.queue.add(key, now.tick);
@@ -80,10 +72,7 @@ impl ReplicaSets {
                     }
                 }
                 if let (Some(pod), None, Some(uid)) = (old, new, before) {
-                    self.expectations.observed(&uid, &pod.metadata.uid);
-                    if let Some(left) = self.left.get_mut(&uid) {
-                        left.insert(pod.metadata.uid.to_string());
-                    }
+                    self.awaited.pod_gone(&uid, pod);
                 }
                 if let (Some(pod), None) = (new, after) {
                     for (key, set) in store.sets_in(&pod.metadata.namespace) {
@@ -93,7 +82,7 @@ impl ReplicaSets {
                     }
                 }
             }
-            Change::Deployment(_) | Change::Node => {}
+            Change::Deployment(_) | Change::Daemon { .. } | Change::Node | Change::Nothing => {}
         }
     }
 
@@ -107,12 +96,7 @@ impl ReplicaSets {
                 continue;
             };
             let uid = &set.metadata.uid;
-            let mine: HashMap<&str, Seen> = store
-                .pods_of(uid)
-                .map(|pod| (&*pod.metadata.uid, seen(pod)))
-                .collect();
-            let seen = |uid: &str| mine.get(uid).copied().unwrap_or(Seen::Absent);
-            if !self.expectations.satisfied(uid, now.wall, seen) {
+            if !self.awaited.is_over(store, uid, now) {
                 // The events that are missing bring the key back; so does the end of patience.
                 self.queue.finish(&key, Outcome::Done, now.tick);
                 self.queue.add_at(&key, now.tick + PATIENCE, now.tick);
@@ -127,7 +111,7 @@ impl ReplicaSets {
             {
                 self.queue.finish(&key, Outcome::Done, now.tick);
             } else {
-                self.left.insert(uid.clone(), HashSet::new());
+                self.awaited.begin(uid);
                 self.writers
                     .start(carry_out(self.edge.clone(), set.clone(), plan.clone()));
             }
@@ -165,14 +149,9 @@ impl ReplicaSets {
     /// Takes back a pass.
     pub fn finish(&mut self, done: Done, now: Now) {
         let uid = &done.set.metadata.uid;
-        let left = self.left.remove(uid).unwrap_or_default();
-        for pod in done.created.iter().filter(|pod| !left.contains(*pod)) {
-            self.expectations.created(uid, pod, now.wall);
-        }
-        for pod in done.deleted.iter().filter(|pod| !left.contains(*pod)) {
-            self.expectations.deleted(uid, pod, now.wall);
-        }
-        match &done.failure {
+        self.awaited.end(uid, &done.written, now);
+        let failure = done.written.failure.as_ref();
+        match failure {
             Some(error) if done.of_pods => {
                 self.failures.insert(uid.clone(), error.to_string());
             }
@@ -180,161 +159,41 @@ impl ReplicaSets {
                 self.failures.remove(uid);
             }
         }
-        let outcome = match &done.failure {
-            None | Some(ApiError::NamespaceTerminating(_)) => Outcome::Done,
-            Some(error) => {
-                tracing::debug!(replicaset = %key_of(&done.set.metadata), %error, "tried again");
-                Outcome::Retry
-            }
-        };
-        self.queue.finish(&key_of(&done.set.metadata), outcome, now.tick);
-    }
-}
-
-/// How long missing events are waited for before the cache is believed again.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(301);
-
-fn seen(pod: &Pod) -> Seen {
-    if pod.deleting() {
-        Seen::Leaving
-    } else {
-        Seen::Present
+        let key = key_of(&done.set.metadata);
+        self.queue.finish(&key, outcome(&key, failure), now.tick);
     }
 }
 
 async fn carry_out(edge: Edge, set: Arc<ReplicaSet>, plan: ReplicaSetPlan) -> Done {
     let mut done = Done {
         set: set.clone(),
-        created: Vec::new(),
-        deleted: Vec::new(),
-        failure: None,
+        written: Written::default(),
         of_pods: false,
     };
-    if let Err(error) = claim(&edge, &set, &plan).await {
-        done.failure = Some(error);
+    let family = Family {
+        resource: Resource::REPLICA_SETS,
+        kind: "ReplicaSet",
+        metadata: &set.metadata,
+        children: Resource::PODS,
+    };
+    let written = &mut done.written;
+    if let Err(error) = edge.claim(&family, &plan.adopt, &plan.release).await {
+        written.failure = Some(error);
         return done;
     }
     let about = subject("apps/v1", "ReplicaSet", &set.metadata);
-    create(&edge, &about, &plan, &mut done).await;
-    delete(&edge, &about, &plan, &mut done).await;
-    done.of_pods = done.failure.is_some();
+    if plan.create > 0 {
+        let body = new_pod(&set).to_string().into_bytes();
+        edge.create_pods(&about, vec![body; plan.create], written).await;
+    }
+    edge.delete_pods(&about, &plan.delete, written).await;
+    done.of_pods = written.failure.is_some();
     if let Some(status) = &plan.status {
         let status = serde_json::to_value(status).expect("a status always serializes");
-        let written = edge
+        let told = edge
             .write_status(Resource::REPLICA_SETS, &set.metadata, status)
             .await;
-        done.failure = done.failure.or(written.err());
+        written.failure = written.failure.take().or(told.err());
     }
     done
-}
-
-async fn claim(edge: &Edge, set: &ReplicaSet, plan: &ReplicaSetPlan) -> Result<(), ApiError> {
-    let metadata = &set.metadata;
-    if !plan.adopt.is_empty() {
-        // The cache may not know yet that the ReplicaSet is being deleted or another by now.
-        let api = edge.client.api(Resource::REPLICA_SETS, Some(&metadata.namespace));
-        let fresh: ReplicaSet = api.get(&metadata.name).await?;
-        if fresh.metadata.uid != metadata.uid || fresh.metadata.deleting() {
-            return Ok(());
-        }
-    }
-    let owner = OwnerReference {
-        api_version: "apps/v1".into(),
-        kind: "ReplicaSet".into(),
-        name: metadata.name.clone(),
-        uid: metadata.uid.clone(),
-        controller: true,
-        block_owner_deletion: true,
-    };
-    for pod in &plan.adopt {
-        edge.adopt(Resource::PODS, &metadata.namespace, pod, &owner)
-            .await?;
-    }
-    for pod in &plan.release {
-        edge.release(Resource::PODS, &metadata.namespace, pod, &metadata.uid)
-            .await?;
-    }
-    Ok(())
-}
-
-/// Creates in batches that double: a template that is refused costs one request, not hundreds.
-async fn create(edge: &Edge, about: &Subject, plan: &ReplicaSetPlan, done: &mut Done) {
-    if plan.create == 0 {
-        return;
-    }
-    let body = new_pod(&done.set).to_string().into_bytes();
-    let mut left = plan.create;
-    let mut batch = 1;
-    while left > 0 && done.failure.is_none() {
-        let mut requests = JoinSet::new();
-        for _ in 0..batch.min(left) {
-            let (client, namespace) = (edge.client.clone(), about.namespace.clone());
-            let body = body.clone();
-            requests.spawn(async move {
-                client
-                    .api(Resource::PODS, Some(&namespace))
-                    .create::<Answer>(body)
-                    .await
-            });
-        }
-        left -= batch.min(left);
-        batch *= 2;
-        for answer in requests.join_all().await {
-            match answer {
-                Ok(pod) => {
-                    let message = format!("Created pod: {}", pod.metadata.name);
-                    edge.tell(about, Severity::Normal, "SuccessfulCreate", message);
-                    done.created.push(pod.metadata.uid);
-                }
-                Err(error) => done.failure = Some(error),
-            }
-        }
-    }
-    match &done.failure {
-        None | Some(ApiError::NamespaceTerminating(_)) => {}
-        Some(error) => {
-            edge.tell(
-                about,
-                Severity::Warning,
-                "FailedCreate",
-                format!("Error creating: {error}"),
-            );
-        }
-    }
-}
-
-async fn delete(edge: &Edge, about: &Subject, plan: &ReplicaSetPlan, done: &mut Done) {
-    for batch in plan.delete.chunks(16) {
-        let mut requests = JoinSet::new();
-        for (name, uid) in batch.iter().cloned() {
-            let (edge, namespace) = (edge.clone(), about.namespace.clone());
-            requests.spawn(async move {
-                let options = DeleteOptions::of(&uid);
-                let outcome = edge.delete(Resource::PODS, &namespace, &name, &options).await;
-                (name, uid, outcome)
-            });
-        }
-        for (name, uid, outcome) in requests.join_all().await {
-            match outcome {
-                Ok(()) => {
-                    edge.tell(
-                        about,
-                        Severity::Normal,
-                        "SuccessfulDelete",
-                        format!("Deleted pod: {name}"),
-                    );
-                    done.deleted.push(uid);
-                }
-                Err(error) => {
-                    edge.tell(
-                        about,
-                        Severity::Warning,
-                        "FailedDelete",
-                        format!("Error deleting {name}: {error}"),
-                    );
-                    done.failure = Some(error);
-                }
-            }
-        }
-    }
 }

@@ -3,6 +3,7 @@
 use super::Now;
 use pointsman_api_client::ObjectKey;
 use pointsman_workloads::Timestamp;
+use pointsman_workloads::daemonset::DaemonSet;
 use pointsman_workloads::deployment::Deployment;
 use pointsman_workloads::meta::Metadata;
 use pointsman_workloads::pod::Pod;
@@ -25,8 +26,15 @@ pub(super) enum Change {
         old: Option<Arc<ReplicaSet>>,
         new: Option<Arc<ReplicaSet>>,
     },
+    Daemon {
+        key: ObjectKey,
+        old: Option<Arc<DaemonSet>>,
+        new: Option<Arc<DaemonSet>>,
+    },
     Deployment(ObjectKey),
     Node,
+    /// Nothing that a loop would read, such as a heartbeat.
+    Nothing,
 }
 
 /// Everything that is cached, with the look-ups that loops need.
@@ -39,10 +47,43 @@ pub(super) struct Store {
     /// Pods that nobody controls, by namespace.
     orphans: HashMap<Box<str>, BTreeSet<ObjectKey>>,
     nodes: BTreeMap<String, Arc<Node>>,
-    sets: BTreeMap<ObjectKey, Arc<ReplicaSet>>,
-    set_keys: HashMap<String, ObjectKey>,
-    deployments: BTreeMap<ObjectKey, Arc<Deployment>>,
-    deployment_keys: HashMap<String, ObjectKey>,
+    sets: Filed<ReplicaSet>,
+    deployments: Filed<Deployment>,
+    daemons: Filed<DaemonSet>,
+}
+
+/// Objects by name, and names by uid.
+#[derive(Debug)]
+struct Filed<T> {
+    objects: BTreeMap<ObjectKey, Arc<T>>,
+    keys: HashMap<String, ObjectKey>,
+}
+
+impl<T> Default for Filed<T> {
+    fn default() -> Self {
+        Self {
+            objects: BTreeMap::new(),
+            keys: HashMap::new(),
+        }
+    }
+}
+
+impl<T> Filed<T> {
+    /// Puts an object in its place; returns its key, what was there, and itself.
+    fn put(&mut self, object: T, metadata: fn(&T) -> &Metadata) -> (ObjectKey, Option<Arc<T>>, Arc<T>) {
+        let (key, uid) = (key_of(metadata(&object)), metadata(&object).uid.clone());
+        let object = Arc::new(object);
+        let old = self.remove(&key, metadata);
+        self.objects.insert(key.clone(), object.clone());
+        self.keys.insert(uid, key.clone());
+        (key, old, object)
+    }
+
+    fn remove(&mut self, key: &ObjectKey, metadata: fn(&T) -> &Metadata) -> Option<Arc<T>> {
+        let old = self.objects.remove(key)?;
+        self.keys.remove(&metadata(&old).uid);
+        Some(old)
+    }
 }
 
 impl Store {
@@ -53,10 +94,9 @@ impl Store {
             pods_of: HashMap::new(),
             orphans: HashMap::new(),
             nodes: BTreeMap::new(),
-            sets: BTreeMap::new(),
-            set_keys: HashMap::new(),
-            deployments: BTreeMap::new(),
-            deployment_keys: HashMap::new(),
+            sets: Filed::default(),
+            deployments: Filed::default(),
+            daemons: Filed::default(),
         }
     }
 
@@ -108,8 +148,11 @@ impl Store {
     }
 
     pub fn apply_node(&mut self, node: Node) -> Change {
-        self.nodes.insert(node.metadata.name.clone(), Arc::new(node));
-        Change::Node
+        let node = Arc::new(node);
+        match self.nodes.insert(node.metadata.name.clone(), node.clone()) {
+            Some(before) if before == node => Change::Nothing,
+            _ => Change::Node,
+        }
     }
 
     pub fn remove_node(&mut self, name: &str) -> Change {
@@ -118,49 +161,41 @@ impl Store {
     }
 
     pub fn apply_set(&mut self, set: ReplicaSet) -> Change {
-        let key = key_of(&set.metadata);
-        let set = Arc::new(set);
-        let old = self.sets.insert(key.clone(), set.clone());
-        if let Some(old) = &old {
-            self.set_keys.remove(&old.metadata.uid);
-        }
-        self.set_keys.insert(set.metadata.uid.clone(), key.clone());
-        Change::Set {
-            key,
-            old,
-            new: Some(set),
-        }
+        let (key, old, new) = self.sets.put(set, |set| &set.metadata);
+        let new = Some(new);
+        Change::Set { key, old, new }
     }
 
     pub fn remove_set(&mut self, key: &ObjectKey) -> Change {
-        let old = self.sets.remove(key);
-        if let Some(old) = &old {
-            self.set_keys.remove(&old.metadata.uid);
-        }
         Change::Set {
             key: key.clone(),
-            old,
+            old: self.sets.remove(key, |set| &set.metadata),
             new: None,
         }
     }
 
     pub fn apply_deployment(&mut self, deployment: Deployment) -> Change {
-        let key = key_of(&deployment.metadata);
-        let uid = deployment.metadata.uid.clone();
-        let old = self.deployments.insert(key.clone(), Arc::new(deployment));
-        if let Some(old) = &old {
-            self.deployment_keys.remove(&old.metadata.uid);
-        }
-        self.deployment_keys.insert(uid, key.clone());
+        let (key, ..) = self.deployments.put(deployment, |it| &it.metadata);
         Change::Deployment(key)
     }
 
     pub fn remove_deployment(&mut self, key: &ObjectKey) -> Change {
-        let old = self.deployments.remove(key);
-        if let Some(old) = &old {
-            self.deployment_keys.remove(&old.metadata.uid);
-        }
+        self.deployments.remove(key, |it| &it.metadata);
         Change::Deployment(key.clone())
+    }
+
+    pub fn apply_daemon(&mut self, daemon: DaemonSet) -> Change {
+        let (key, old, new) = self.daemons.put(daemon, |daemon| &daemon.metadata);
+        let new = Some(new);
+        Change::Daemon { key, old, new }
+    }
+
+    pub fn remove_daemon(&mut self, key: &ObjectKey) -> Change {
+        Change::Daemon {
+            key: key.clone(),
+            old: self.daemons.remove(key, |daemon| &daemon.metadata),
+            new: None,
+        }
     }
 
     pub fn pod(&self, key: &ObjectKey) -> Option<&Arc<Pod>> {
@@ -188,11 +223,11 @@ impl Store {
     }
 
     pub fn set(&self, key: &ObjectKey) -> Option<&Arc<ReplicaSet>> {
-        self.sets.get(key)
+        self.sets.objects.get(key)
     }
 
     pub fn set_with_uid(&self, uid: &str) -> Option<&Arc<ReplicaSet>> {
-        self.sets.get(self.set_keys.get(uid)?)
+        self.sets.objects.get(self.sets.keys.get(uid)?)
     }
 
     /// ReplicaSets of a namespace, in order of name.
@@ -200,15 +235,15 @@ impl Store {
         &'a self,
         namespace: &'a str,
     ) -> impl Iterator<Item = (&'a ObjectKey, &'a Arc<ReplicaSet>)> {
-        in_namespace(&self.sets, namespace)
+        in_namespace(&self.sets.objects, namespace)
     }
 
     pub fn deployment(&self, key: &ObjectKey) -> Option<&Arc<Deployment>> {
-        self.deployments.get(key)
+        self.deployments.objects.get(key)
     }
 
     pub fn deployment_with_uid(&self, uid: &str) -> Option<&ObjectKey> {
-        self.deployment_keys.get(uid)
+        self.deployments.keys.get(uid)
     }
 
     /// Deployments of a namespace, in order of name.
@@ -216,7 +251,28 @@ impl Store {
         &'a self,
         namespace: &'a str,
     ) -> impl Iterator<Item = (&'a ObjectKey, &'a Arc<Deployment>)> {
-        in_namespace(&self.deployments, namespace)
+        in_namespace(&self.deployments.objects, namespace)
+    }
+
+    pub fn daemon(&self, key: &ObjectKey) -> Option<&Arc<DaemonSet>> {
+        self.daemons.objects.get(key)
+    }
+
+    pub fn daemon_with_uid(&self, uid: &str) -> Option<&ObjectKey> {
+        self.daemons.keys.get(uid)
+    }
+
+    /// All DaemonSets, in order.
+    pub fn daemons(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.daemons.objects.keys()
+    }
+
+    /// DaemonSets of a namespace, in order of name.
+    pub fn daemons_in<'a>(
+        &'a self,
+        namespace: &'a str,
+    ) -> impl Iterator<Item = (&'a ObjectKey, &'a Arc<DaemonSet>)> {
+        in_namespace(&self.daemons.objects, namespace)
     }
 }
 

@@ -2,7 +2,8 @@
 
 use super::Edge;
 use pointsman_api_client::events::{News, Severity, Subject};
-use pointsman_api_client::{ApiError, DeleteOptions, Patch, Resource};
+use pointsman_api_client::{ApiError, DeleteOptions, ObjectKey, Patch, Resource};
+use pointsman_slices::queue::Outcome;
 use pointsman_workloads::meta::{Metadata, OwnerReference};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -20,9 +21,52 @@ pub(super) struct AnswerMetadata {
     pub uid: String,
 }
 
+/// A controller and what it controls.
+pub(super) struct Family<'a> {
+    pub resource: Resource,
+    pub kind: &'static str,
+    pub metadata: &'a Metadata,
+    pub children: Resource,
+}
+
+/// A controller as it is now.
+#[derive(Deserialize)]
+struct Fresh {
+    metadata: Metadata,
+}
+
 impl Edge {
+    /// Adopts and releases objects, given by name and uid.
+    pub async fn claim(
+        &self,
+        family: &Family<'_>,
+        adopt: &[(String, String)],
+        release: &[(String, String)],
+    ) -> Result<(), ApiError> {
+        let Family {
+            metadata, children, ..
+        } = family;
+        let namespace = metadata.namespace.as_str();
+        if !adopt.is_empty() {
+            // The cache may not know yet that the controller is being deleted or another by now.
+            let api = self.client.api(family.resource, Some(namespace));
+            let fresh = api.get::<Fresh>(&metadata.name).await?.metadata;
+            if fresh.uid != metadata.uid || fresh.deleting() {
+                return Ok(());
+            }
+        }
+        let owner = metadata.as_owner(family.kind);
+        for object in adopt {
+            self.adopt(*children, namespace, object, &owner).await?;
+        }
+        for object in release {
+            self.release(*children, namespace, object, &metadata.uid).await?;
+        }
+        Ok(())
+    }
+
     /// Makes `owner` the controller of an object. The object's uid guards against a namesake.
-    pub async fn adopt(
+    async fn adopt(
         &self,
         resource: Resource,
         namespace: &str,
@@ -34,7 +78,7 @@ impl Edge {
     }
 
     /// Lets an object go. One that is gone is no failure.
-    pub async fn release(
+    async fn release(
         &self,
         resource: Resource,
         namespace: &str,
@@ -107,6 +151,17 @@ impl Edge {
             reason: reason.into(),
             message,
         });
+    }
+}
+
+/// What becomes of a piece of work that ended like this.
+pub(super) fn outcome(key: &ObjectKey, failure: Option<&ApiError>) -> Outcome {
+    match failure {
+        None | Some(ApiError::NamespaceTerminating(_)) => Outcome::Done,
+        Some(error) => {
+            tracing::debug!(object = %key, %error, "tried again");
+            Outcome::Retry
+        }
     }
 }
 

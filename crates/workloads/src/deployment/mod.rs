@@ -254,7 +254,7 @@ impl Deployment {
 }
 
 impl Amount {
-    fn resolve(&self, total: i32, round_up: bool) -> i32 {
+    pub(crate) fn resolve(&self, total: i32, round_up: bool) -> i32 {
         let number = match self {
             Self::Number(number) => i64::from(*number),
             Self::Text(text) => {
