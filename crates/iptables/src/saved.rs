@@ -4,7 +4,7 @@
 //! it tells which of our chains are leftovers, which are right already, and which rules are missing from
 //! chains shared with others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use pointsman_model::Address;
@@ -24,6 +24,21 @@ struct TableInventory {
     chains: BTreeMap<ChainName, Content>,
     /// The rules of built-in and shared chains, as printed.
     shared: BTreeMap<ChainName, Vec<String>>,
+    /// The buckets that `KUBE-SERVICES` leads to.
+    in_use: BTreeSet<ChainName>,
+    /// Whether `KUBE-SERVICES` knows Services itself, as kube-proxy's does.
+    flat: bool,
+}
+
+/// Why a listing says nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    /// A line is nothing that `iptables-save` prints.
+    #[error("it listed {0:?}, which is no rule")]
+    Strange(String),
+    /// A table has no end.
+    #[error("its list of rules has no end")]
+    CutOff,
 }
 
 /// What a chain does, condensed.
@@ -90,6 +105,33 @@ impl Inventory {
         chains.copied().filter(|chain| chain.is_transient())
     }
 
+    /// The buckets that `KUBE-SERVICES` does not lead to, and whether it leads to any.
+    pub fn idle_buckets(&self, table: Table) -> (Vec<ChainName>, bool) {
+        let Some(entry) = self.tables.get(&table) else {
+            return (Vec::new(), false);
+        };
+        let buckets = entry.chains.keys().copied();
+        let idle = buckets
+            .filter(|chain| matches!(chain, ChainName::Bucket(_)) && !entry.in_use.contains(chain))
+            .collect();
+        (idle, !entry.in_use.is_empty())
+    }
+
+    /// Whether `KUBE-SERVICES` of a table knows Services itself, instead of leading to buckets.
+    pub fn is_flat(&self, table: Table) -> bool {
+        self.tables.get(&table).is_some_and(|entry| entry.flat)
+    }
+
+    /// How often exactly this rule, with its comment, stands in a shared chain.
+    pub fn occurrences<A: Address>(&self, table: Table, chain: ChainName, rule: &Rule<A>) -> usize {
+        let wanted = interpret(&render::append_line(chain, rule), Comments::Kept);
+        let present = self.tables.get(&table).and_then(|entry| entry.shared.get(&chain));
+        let lines = present.into_iter().flatten();
+        lines
+            .filter(|line| interpret(line, Comments::Kept) == wanted)
+            .count()
+    }
+
     /// The positions of the given rules in a shared chain, `None` for those that are missing.
     pub fn positions<A: Address>(
         &self,
@@ -111,12 +153,16 @@ impl Inventory {
 pub struct InventoryReader {
     inventory: Inventory,
     table: Option<Table>,
+    /// Inside a table, of ours or not.
+    open: bool,
+    strange: Option<String>,
 }
 
 impl InventoryReader {
     /// Takes in one line of `iptables-save` output.
     pub fn line(&mut self, line: &str) {
         let line = line.trim();
+        self.judge(line);
         if let Some(name) = line.strip_prefix('*') {
             self.table = Table::parse(name);
         }
@@ -132,15 +178,50 @@ impl InventoryReader {
                 Some(chain) if is_shared(chain) => {
                     entry.shared.entry(chain).or_default().push(line.to_owned());
                 }
-                Some(chain) => entry.chains.entry(chain).or_default().add(chain, line),
+                Some(chain) => {
+                    if chain == ChainName::Top(Top::Services) {
+                        match line
+                            .rsplit_once(" -j ")
+                            .map(|(_, target)| ChainName::parse(target))
+                        {
+                            Some(Some(bucket @ ChainName::Bucket(_))) => drop(entry.in_use.insert(bucket)),
+                            Some(Some(ChainName::Top(Top::NodePorts))) => {}
+                            _ => entry.flat = true,
+                        }
+                    }
+                    entry.chains.entry(chain).or_default().add(chain, line);
+                }
                 None => {}
             }
         }
     }
 
-    /// What was read.
+    /// What was read, whatever it was.
     pub fn finish(self) -> Inventory {
         self.inventory
+    }
+
+    /// What was read, if it was whole tables and nothing else. An inventory that lacks something would make
+    /// us write it a second time.
+    pub fn try_finish(self) -> Result<Inventory, Unreadable> {
+        match self.strange {
+            Some(line) => Err(Unreadable::Strange(line)),
+            None if self.open => Err(Unreadable::CutOff),
+            None => Ok(self.inventory),
+        }
+    }
+
+    fn judge(&mut self, line: &str) {
+        let known = match line.bytes().next() {
+            None | Some(b'#') => true,
+            Some(b'*') => !std::mem::replace(&mut self.open, true),
+            Some(b'C') => line == "COMMIT" && std::mem::take(&mut self.open),
+            Some(b':' | b'-' | b'[') => self.open,
+            Some(_) => false,
+        };
+        if !known && self.strange.is_none() {
+            self.strange = Some(line.chars().take(60).collect());
+        }
     }
 }
 
@@ -259,5 +340,43 @@ COMMIT
     #[test]
     fn garbage_is_an_empty_inventory() {
         assert_eq!(Inventory::parse("\u{0}\n:x\n-A\n*"), Inventory::default());
+    }
+
+    fn read(text: &str) -> Result<Inventory, Unreadable> {
+        let mut reader = InventoryReader::default();
+        text.lines().for_each(|line| reader.line(line));
+        reader.try_finish()
+    }
+
+    #[test]
+    fn whole_listings_are_told_from_garbage_and_from_torn_ones() {
+        assert_eq!(read(SAVED), Ok(Inventory::parse(SAVED)));
+        assert_eq!(read(""), Ok(Inventory::default()), "a table may not exist");
+        for cut in ["COMMIT\n*raw", "COMMIT"] {
+            let torn = SAVED.split(cut).next().unwrap();
+            assert_eq!(read(torn), Err(Unreadable::CutOff));
+        }
+        for garbage in [
+            "Segmentation fault",
+            ":KUBE-SERVICES - [0:0]",
+            "COMMIT",
+            "*nat\n*nat",
+        ] {
+            assert!(
+                matches!(read(garbage), Err(Unreadable::Strange(_))),
+                "{garbage:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn buckets_are_idle_once_nothing_leads_to_them() {
+        let bucket = ChainName::parse("KUBE-SERVICES-07").unwrap();
+        assert_eq!(Inventory::parse(SAVED).idle_buckets(Table::Nat), (vec![], true));
+        let without = SAVED.replace("-A KUBE-SERVICES -d", "-A KUBE-NODEPORTS -d");
+        assert_eq!(
+            Inventory::parse(&without).idle_buckets(Table::Nat),
+            (vec![bucket], false)
+        );
     }
 }

@@ -1,13 +1,12 @@
 //! How do we run the iptables programs?
 //!
 //! One `iptables-restore --noflush` for each transaction, fed through its standard input; `iptables-save`
-//! only before a full sync. Both waits for the xtables lock, which every program that touches the tables
-//! shares, are bounded.
+//! only before a full sync and in comparisons. The wait for the xtables lock, which every program that
+//! touches the tables shares, and every run as a whole are bounded.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
 use std::marker::PhantomData;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use pointsman_dataplane::{ProgramError, Programmer};
@@ -16,8 +15,13 @@ use pointsman_iptables::saved::InventoryReader;
 use pointsman_iptables::{Inventory, Transaction, render};
 use pointsman_model::{Address, IpFamily};
 
+use crate::program::{Ended, Program};
+
 /// How long the tools wait for the xtables lock (upstream's value).
 pub const LOCK_WAIT: Duration = Duration::from_secs(5);
+
+/// How long a program may run: far more than any should, so that one that hangs is not waited for for ever.
+pub const RUN_LIMIT: Duration = Duration::from_secs(300);
 
 /// The exit status for a lock that was not free in time, and for other passing shortages.
 const RESOURCE_PROBLEM: i32 = 4;
@@ -37,13 +41,26 @@ impl Variant {
     /// The kernel interface behind `iptables` on this machine, by its own words.
     pub fn detect() -> Result<Self, ProgramError> {
         let program = "iptables";
-        let output = Command::new(program)
-            .arg("--version")
-            .stdin(Stdio::null())
-            .output();
-        let output = output.map_err(|error| start_failure(program, error))?;
-        let legacy = String::from_utf8_lossy(&output.stdout).contains("legacy");
-        Ok(if legacy { Self::Legacy } else { Self::Nft })
+        let mut command = Command::new(program);
+        command.arg("--version");
+        let mut said = String::new();
+        let ended = Program::new(program.to_owned(), command, RUN_LIMIT).read(|line| said.push_str(line))?;
+        if !ended.status.success() {
+            return Err(failure(program, &ended, ""));
+        }
+        Self::from_version(&said).ok_or_else(|| ProgramError::Interrupted {
+            program: program.to_owned(),
+            how: format!("it calls its version {:?}", shorten(&said)),
+        })
+    }
+
+    /// Programs before 1.8 know the older interface only and do not name it.
+    fn from_version(text: &str) -> Option<Self> {
+        let version = text.strip_prefix("iptables v")?;
+        Some(match version.contains("nf_tables") {
+            true => Self::Nft,
+            false => Self::Legacy,
+        })
     }
 
     /// The kernel interfaces that may hold rules of a family: nf_tables always, the older one only if it has
@@ -84,6 +101,7 @@ impl Variant {
 pub struct Iptables<A> {
     variant: Variant,
     lock_wait: Duration,
+    run_limit: Duration,
     directory: Option<PathBuf>,
     family: PhantomData<A>,
 }
@@ -116,6 +134,7 @@ impl<A: Address> Iptables<A> {
         Self {
             variant,
             lock_wait: LOCK_WAIT,
+            run_limit: RUN_LIMIT,
             directory: None,
             family: PhantomData,
         }
@@ -135,6 +154,13 @@ impl<A: Address> Iptables<A> {
         self
     }
 
+    /// Lets a program run this long instead of [`RUN_LIMIT`].
+    #[must_use]
+    pub fn with_run_limit(mut self, limit: Duration) -> Self {
+        self.run_limit = limit;
+        self
+    }
+
     /// Applies a transaction and says how large its input was.
     pub fn restore(&self, transaction: &Transaction<A>) -> Result<InputSize, ProgramError> {
         let input = render::transaction(transaction);
@@ -149,16 +175,12 @@ impl<A: Address> Iptables<A> {
     pub fn canary_is_alive(&self) -> Result<bool, ProgramError> {
         let program = self.program("");
         let wait = self.lock_wait.as_secs().to_string();
-        let output = self
-            .command(&program)
-            .args(["-w", &wait, "-t", "mangle", "-S", "KUBE-PROXY-CANARY"])
-            .stdin(Stdio::null())
-            .output()
-            .map_err(|error| start_failure(&program, error))?;
-        match output.status.code() {
+        let arguments = ["-w", &wait, "-t", "mangle", "-S", "KUBE-PROXY-CANARY"];
+        let ended = self.prepared(&program, &arguments).read(|_| {})?;
+        match ended.status.code() {
             Some(0) => Ok(true),
             Some(1) => Ok(false),
-            _ => Err(failure(&program, output.status, &output.stderr, "")),
+            _ => Err(failure(&program, &ended, "")),
         }
     }
 
@@ -181,67 +203,34 @@ impl<A: Address> Iptables<A> {
         format!("{family}{}{suffix}", self.variant.infix())
     }
 
-    fn command(&self, program: &str) -> Command {
-        match &self.directory {
+    fn prepared(&self, program: &str, arguments: &[&str]) -> Program {
+        let mut command = match &self.directory {
             Some(directory) => Command::new(directory.join(program)),
             None => Command::new(program),
-        }
+        };
+        command.args(arguments);
+        Program::new(program.to_owned(), command, self.run_limit)
     }
 
     fn restore_text(&self, input: &str) -> Result<(), ProgramError> {
         let program = self.program("-restore");
         let wait = self.lock_wait.as_secs().to_string();
-        let mut child = self
-            .command(&program)
-            .args(["-w", &wait, "--noflush", "--counters"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|error| start_failure(&program, error))?;
-        let fed = feed(&mut child, input);
-        let output = child.wait_with_output().map_err(|source| ProgramError::Io {
-            program: program.clone(),
-            source,
-        })?;
-        if !output.status.success() {
-            return Err(failure(&program, output.status, &output.stderr, input));
-        }
-        // A program that succeeds without having read everything did not do what we asked.
-        fed.map_err(|source| ProgramError::Io { program, source })
-    }
-
-    fn read_save(&self, table: &str, mut each_line: impl FnMut(&str)) -> Result<(), ProgramError> {
-        let program = self.program("-save");
-        let mut child = self
-            .command(&program)
-            .args(["-t", table])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|error| start_failure(&program, error))?;
-        let broken = |source| ProgramError::Io {
-            program: program.clone(),
-            source,
-        };
-        if let Some(stdout) = child.stdout.take() {
-            let mut reader = BufReader::new(stdout);
-            let mut line = Vec::new();
-            while reader.read_until(b'\n', &mut line).map_err(broken)? > 0 {
-                each_line(String::from_utf8_lossy(&line).trim_end());
-                line.clear();
-            }
-        }
-        let mut errors = Vec::new();
-        if let Some(mut stderr) = child.stderr.take() {
-            stderr.read_to_end(&mut errors).map_err(broken)?;
-        }
-        let status = child.wait().map_err(broken)?;
-        if status.success() {
+        let arguments = ["-w", &wait, "--noflush", "--counters"];
+        let ended = self.prepared(&program, &arguments).feed(input)?;
+        if ended.status.success() {
             Ok(())
         } else {
-            Err(failure(&program, status, &errors, ""))
+            Err(failure(&program, &ended, input))
+        }
+    }
+
+    fn read_save(&self, table: &str, each_line: impl FnMut(&str)) -> Result<(), ProgramError> {
+        let program = self.program("-save");
+        let ended = self.prepared(&program, &["-t", table]).read(each_line)?;
+        if ended.status.success() {
+            Ok(())
+        } else {
+            Err(failure(&program, &ended, ""))
         }
     }
 }
@@ -259,36 +248,28 @@ impl<A: Address> Programmer for Iptables<A> {
         for table in ["filter", "nat", "mangle"] {
             self.read_save(table, |line| reader.line(line))?;
         }
-        Ok(reader.finish())
+        reader
+            .try_finish()
+            .map_err(|unreadable| ProgramError::Interrupted {
+                program: self.program("-save"),
+                how: unreadable.to_string(),
+            })
     }
 }
 
-fn feed(child: &mut Child, input: &str) -> io::Result<()> {
-    match child.stdin.take() {
-        Some(mut stdin) => stdin.write_all(input.as_bytes()),
-        None => Ok(()),
-    }
-}
-
-fn start_failure(program: &str, source: io::Error) -> ProgramError {
+fn failure(program: &str, ended: &Ended, input: &str) -> ProgramError {
     let program = program.to_owned();
-    match source.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
-            ProgramError::Missing { program, source }
-        }
-        _ => ProgramError::Io { program, source },
-    }
-}
-
-fn failure(program: &str, status: ExitStatus, stderr: &[u8], input: &str) -> ProgramError {
-    let program = program.to_owned();
-    let message = String::from_utf8_lossy(stderr);
+    let status: ExitStatus = ended.status;
+    let message = String::from_utf8_lossy(&ended.errors);
     match status.code() {
         None => ProgramError::Interrupted {
             program,
             how: status.to_string(),
         },
-        Some(RESOURCE_PROBLEM) if message.contains("lock") => ProgramError::Busy { program },
+        // The lock is taken anew for each table, so those before it may have been written.
+        Some(RESOURCE_PROBLEM) if message.contains("lock") && tables(input) <= 1 => {
+            ProgramError::Busy { program }
+        }
         Some(_) => {
             let rule = failing_line(&message).and_then(|line| input.lines().nth(line.checked_sub(1)?));
             ProgramError::Refused {
@@ -298,6 +279,10 @@ fn failure(program: &str, status: ExitStatus, stderr: &[u8], input: &str) -> Pro
             }
         }
     }
+}
+
+fn tables(input: &str) -> usize {
+    input.lines().filter(|line| line.starts_with('*')).count()
 }
 
 /// The number of the input line that a message complains about.
@@ -340,6 +325,28 @@ mod tests {
             Some(4)
         );
         assert_eq!(failing_line("no such luck"), None);
+    }
+
+    #[test]
+    fn versions_tell_the_kernel_interface_and_other_words_do_not() {
+        let variant = Variant::from_version;
+        assert_eq!(variant("iptables v1.8.9 (nf_tables)"), Some(Variant::Nft));
+        assert_eq!(variant("iptables v1.8.9 (legacy)"), Some(Variant::Legacy));
+        assert_eq!(variant("iptables v1.6.1"), Some(Variant::Legacy));
+        assert_eq!(variant("Segmentation fault"), None);
+    }
+
+    #[test]
+    fn a_held_lock_means_that_nothing_was_written_only_for_a_single_table() {
+        use std::os::unix::process::ExitStatusExt;
+        let ended = Ended {
+            status: ExitStatus::from_raw(RESOURCE_PROBLEM << 8),
+            errors: b"Another app is currently holding the xtables lock.".to_vec(),
+        };
+        let of = |input| failure("iptables-restore", &ended, input);
+        assert!(matches!(of("*nat\nCOMMIT\n"), ProgramError::Busy { .. }));
+        let two = of("*filter\nCOMMIT\n*nat\nCOMMIT\n");
+        assert!(matches!(two, ProgramError::Refused { .. }), "{two:?}");
     }
 
     #[test]

@@ -13,3 +13,6 @@ pub mod memory;
 pub mod nft_kernel;
 pub mod nftables_backend;
 pub mod sysctl;
+
+mod program;
+mod witness;

@@ -33,7 +33,7 @@ const REPEATS: u32 = 3;
 /// The commits this process made, by which foreign ones are told: the kernel counts every commit of the
 /// network namespace in its generation. Both families share one.
 #[derive(Clone, Debug, Default)]
-pub struct Commits(Arc<AtomicU32>);
+pub struct Commits(pub(crate) Arc<AtomicU32>);
 
 /// The nftables table of one family, in the network namespace of the thread that made the value.
 #[derive(Debug)]
@@ -119,6 +119,16 @@ impl<A: Address> NftablesBackend<A> {
         self.remove_table(TABLE)?;
         self.remove_table(PREDECESSOR)?;
         Ok(())
+    }
+
+    /// Whether our table is there, and whether kube-proxy's is.
+    pub fn holders(&mut self) -> Result<(bool, bool), ProgramError> {
+        Ok((self.has_table(&TABLE)?, self.has_table(&PREDECESSOR)?))
+    }
+
+    /// Removes our table alone.
+    pub fn clean_up_own(&mut self) -> Result<(), ProgramError> {
+        self.remove_table(TABLE).map(drop)
     }
 
     fn sync_full(&mut self, batch: &Batch<A>) -> Result<Written, ProgramError> {

@@ -100,12 +100,29 @@ fn garbage_on_standard_error_is_shortened_and_harmless() {
 }
 
 #[test]
-fn garbage_from_a_listing_is_an_empty_inventory() {
+fn garbage_from_a_listing_and_a_torn_one_are_errors_rather_than_empty_tables() {
+    for script in [
+        "head -c 10000 /dev/urandom",
+        "echo '*nat'; echo ':KUBE-SERVICES - [0:0]'",
+    ] {
+        let directory = tempfile::tempdir().expect("a directory");
+        program(directory.path(), "iptables-save", script);
+        let mut kernel = Iptables::<Ipv4Addr>::new(Variant::System).in_directory(directory.path());
+        let error = kernel.inventory().expect_err("that is no listing");
+        assert!(matches!(error, ProgramError::Interrupted { .. }), "{error:?}");
+    }
+}
+
+#[test]
+fn a_program_that_hangs_leaves_an_unknown_state() {
     let directory = tempfile::tempdir().expect("a directory");
-    program(directory.path(), "iptables-save", "head -c 10000 /dev/urandom");
-    let mut kernel = Iptables::<Ipv4Addr>::new(Variant::System).in_directory(directory.path());
-    let inventory = kernel.inventory().expect("it succeeded");
-    assert_eq!(inventory.transient(Table::Nat).count(), 0);
+    program(directory.path(), "iptables-restore", "exec sleep 600");
+    let mut kernel = Iptables::<Ipv4Addr>::new(Variant::System)
+        .in_directory(directory.path())
+        .with_run_limit(Duration::from_millis(300));
+    let error = kernel.apply(&jump_to("KUBE-POSTROUTING")).expect_err("it hangs");
+    assert!(matches!(error, ProgramError::Interrupted { .. }), "{error:?}");
+    assert_eq!(error.recovery(), Recovery::FullResync);
 }
 
 #[test]

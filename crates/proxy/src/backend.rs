@@ -3,14 +3,18 @@
 //! One seam over both modes, and the thread that runs it: writing blocks, and changes must go on being
 //! folded meanwhile. The thread does one job after the other; what it says goes to the owner's inbox.
 
-use std::sync::{Arc, mpsc};
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use pointsman_dataplane::{Batch, ProgramError, Scope, ServiceState, Settings};
 use pointsman_iptables::Table;
+use pointsman_iptables::plan::Holder;
 use pointsman_kernel::interfaces;
 use pointsman_kernel::iptables::Variant;
-use pointsman_kernel::iptables_backend::{DigestCheck, IptablesBackend, allow_localhost_node_ports};
+use pointsman_kernel::iptables_backend::{
+    DigestCheck, IptablesBackend, KernelCheck, Look, allow_localhost_node_ports,
+};
 use pointsman_kernel::nftables_backend::{Commits, NftablesBackend};
 use pointsman_model::{Address, IpFamily};
 
@@ -70,7 +74,9 @@ impl<A: Address> Backend<A> {
                 {
                     tracing::warn!(%error, "node ports will not answer on 127.0.0.1: route_localnet cannot be set");
                 }
-                Self::Iptables(Box::new(IptablesBackend::new(settings, Variant::detect()?)))
+                let variant = Variant::detect()?;
+                let backend = IptablesBackend::new(settings, variant).watching(variant, commits);
+                Self::Iptables(Box::new(backend))
             }
             Mode::Nftables => Self::Nftables(Box::new(NftablesBackend::open(settings, commits)?)),
         })
@@ -115,21 +121,23 @@ impl<A: Address> Backend<A> {
         }
     }
 
-    /// Whether the rules are surely as we left them; cheap.
-    pub fn is_undisturbed(&mut self) -> Result<bool, ProgramError> {
+    /// Whether the rules are as we left them. A quick look is cheap; a thorough one may run a program.
+    pub fn look(&mut self, thorough: bool) -> Result<Look, ProgramError> {
         match self {
-            Self::Iptables(backend) => backend.is_alive(),
-            Self::Nftables(backend) => backend.is_undisturbed(),
-            Self::Absent => Ok(true),
+            Self::Iptables(backend) => backend.look(thorough),
+            // There, comparing is part of a full sync.
+            Self::Nftables(backend) => Ok(match backend.is_undisturbed()? {
+                true => Look::Undisturbed,
+                false => Look::Flushed,
+            }),
+            Self::Absent => Ok(Look::Undisturbed),
         }
     }
 
     /// Removes what a predecessor left that this mode does not use.
     fn remove_others(&mut self) -> Result<(), ProgramError> {
         match self {
-            Self::Iptables(_) => {
-                NftablesBackend::<A>::open(Settings::default(), Commits::default())?.clean_up()
-            }
+            Self::Iptables(_) => nftables::<A>()?.clean_up(),
             Self::Nftables(backend) => {
                 backend.remove_predecessor()?;
                 clean_up_iptables::<A>()
@@ -142,8 +150,57 @@ impl<A: Address> Backend<A> {
 /// Removes the rules of both modes, ours and kube-proxy's, of one family.
 pub fn clean_up<A: Address>() -> Result<(), ProgramError> {
     let iptables = clean_up_iptables::<A>();
-    NftablesBackend::<A>::open(Settings::default(), Commits::default())?.clean_up()?;
+    nftables::<A>()?.clean_up()?;
     iptables
+}
+
+/// Removes what only we make, once kube-proxy has taken over in whichever mode. False, and nothing is removed, if
+/// it has not yet.
+pub fn clean_up_own() -> Result<bool, ProgramError> {
+    let [four, six] = [Holders::read::<Ipv4Addr>()?, Holders::read::<Ipv6Addr>()?];
+    if (four.ours || six.ours) && !(four.others || six.others) {
+        return Ok(false);
+    }
+    clean_up_own_of::<Ipv4Addr>()?;
+    clean_up_own_of::<Ipv6Addr>()?;
+    Ok(true)
+}
+
+/// Whether rules of ours and rules of kube-proxy's are there.
+struct Holders {
+    ours: bool,
+    others: bool,
+}
+
+impl Holders {
+    fn read<A: Address>() -> Result<Self, ProgramError> {
+        let (mut ours, mut others) = nftables::<A>()?.holders()?;
+        for variant in Variant::in_use(A::FAMILY) {
+            match IptablesBackend::<A>::new(Settings::default(), variant).holder() {
+                Ok(holder) => {
+                    ours |= holder == Holder::Ourselves;
+                    others |= holder == Holder::Another;
+                }
+                Err(ProgramError::Missing { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Self { ours, others })
+    }
+}
+
+fn clean_up_own_of<A: Address>() -> Result<(), ProgramError> {
+    for variant in Variant::in_use(A::FAMILY) {
+        match IptablesBackend::<A>::new(Settings::default(), variant).clean_up_own() {
+            Ok(()) | Err(ProgramError::Missing { .. }) => {}
+            failed => return failed,
+        }
+    }
+    nftables::<A>()?.clean_up_own()
+}
+
+fn nftables<A: Address>() -> Result<NftablesBackend<A>, ProgramError> {
+    NftablesBackend::open(Settings::default(), Commits::default())
 }
 
 /// Cleans both kernel interfaces, as nobody knows which one a predecessor used. Where the programs are
@@ -164,8 +221,10 @@ fn clean_up_iptables<A: Address>() -> Result<(), ProgramError> {
 pub enum Job<A> {
     /// Write a batch.
     Sync(Box<Batch<A>>),
-    /// Look whether the rules are as we left them.
-    Check,
+    /// Look whether the rules are as we left them, thoroughly or not.
+    Check(bool),
+    /// Compare the kernel with a full render of these states, which must be all that was written.
+    Compare(Vec<Arc<ServiceState<A>>>),
     /// Compare what was written with a full render of these states, which must be all that was written.
     Digest(Vec<Arc<ServiceState<A>>>),
     /// Take over settings; a full batch follows.
@@ -184,8 +243,15 @@ pub enum Report<A> {
         /// When it was done.
         at: Instant,
     },
-    /// Whether the rules are as we left them; `false` if nobody knows.
-    Checked(bool),
+    /// Whether the rules are as we left them.
+    Checked(Look),
+    /// The kernel holds what it should, but for this many chains; `None` if nobody knows.
+    Compared {
+        /// Chains that differ.
+        differing: Option<usize>,
+        /// How long the comparison took.
+        took: Duration,
+    },
     /// What was written is what a full render gives, but for this many chains.
     Digested {
         /// Chains that differ.
@@ -257,7 +323,8 @@ impl<A: Address> State<A> {
                         self.remove_others();
                     }
                 }
-                Job::Check => report(Report::Checked(self.check())),
+                Job::Check(thorough) => report(Report::Checked(self.check(thorough))),
+                Job::Compare(states) => self.compare(states, &report),
                 Job::Digest(states) => self.digest(states, &report),
                 Job::Settings(settings) => {
                     self.settings = *settings.clone();
@@ -282,17 +349,46 @@ impl<A: Address> State<A> {
         backend.sync(batch)
     }
 
-    fn check(&mut self) -> bool {
+    fn check(&mut self, thorough: bool) -> Look {
         let Some(backend) = &mut self.backend else {
-            return true;
+            return Look::Undisturbed;
         };
-        match backend.is_undisturbed() {
-            Ok(undisturbed) => undisturbed,
+        match backend.look(thorough) {
+            Ok(look) => look,
             Err(error) => {
                 tracing::warn!(family = %A::FAMILY, error = %Chain(&error), "the rules cannot be checked");
-                false
+                Look::Flushed
             }
         }
+    }
+
+    /// Compares on a thread of its own, because reading everything takes longer than a change may wait.
+    fn compare(&mut self, states: Vec<Arc<ServiceState<A>>>, report: &Reporter<A>) {
+        let check = match &mut self.backend {
+            Some(Backend::Iptables(backend)) => backend.kernel_check(states).map(Some),
+            _ => Ok(None),
+        };
+        beside(format!("compare-{}", A::FAMILY), report, move |started| {
+            let differences = check.and_then(|check| check.map(KernelCheck::differences).transpose());
+            match &differences {
+                Ok(Some(chains)) if !chains.is_empty() => {
+                    let first: Vec<String> = chains
+                        .iter()
+                        .take(5)
+                        .map(|(_, chain)| chain.to_string())
+                        .collect();
+                    tracing::warn!(family = %A::FAMILY, chains = chains.len(), ?first, "rules in the kernel are not ours");
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!(family = %A::FAMILY, error = %Chain(error), "the rules cannot be compared");
+                }
+            }
+            Report::Compared {
+                differing: differences.ok().map(|chains| chains.unwrap_or_default().len()),
+                took: started.elapsed(),
+            }
+        });
     }
 
     /// Compares on a thread of its own, because rendering everything takes longer than a change may wait.
@@ -301,27 +397,16 @@ impl<A: Address> State<A> {
             Some(Backend::Iptables(backend)) => Some(backend.digest_check(states)),
             _ => None,
         };
-        let thread = std::thread::Builder::new().name(format!("digest-{}", A::FAMILY));
-        let reporter = Arc::clone(report);
-        let compare = move || {
-            let started = Instant::now();
+        beside(format!("digest-{}", A::FAMILY), report, move |started| {
             let diverged = check.map(DigestCheck::divergences).unwrap_or_default();
             if !diverged.is_empty() {
                 tracing::error!(family = %A::FAMILY, chains = ?diverged, "partial syncs went astray, writing everything again");
             }
-            pointsman_kernel::memory::return_unused();
-            reporter(Report::Digested {
+            Report::Digested {
                 diverged: diverged.len(),
                 took: started.elapsed(),
-            });
-        };
-        if let Err(error) = thread.spawn(compare) {
-            tracing::warn!(%error, "no thread for comparing rules");
-            report(Report::Digested {
-                diverged: 0,
-                took: Duration::ZERO,
-            });
-        }
+            }
+        });
     }
 
     /// Only once, after our own rules are in place: a node that changes its mode has no gap.
@@ -334,6 +419,30 @@ impl<A: Address> State<A> {
         }
         let took: Duration = started.elapsed();
         tracing::debug!(family = %A::FAMILY, took_seconds = took.as_secs_f64(), "looked for rules of another mode");
+    }
+}
+
+/// Does something on a thread of its own and reports; without a thread, at once.
+fn beside<A: Address>(
+    name: String,
+    report: &Reporter<A>,
+    work: impl FnOnce(Instant) -> Report<A> + Send + 'static,
+) {
+    let (reporter, slot) = (Arc::clone(report), Arc::new(Mutex::new(Some(work))));
+    let task = Arc::clone(&slot);
+    let run = move || {
+        let work = task.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(work) = work {
+            let told = work(Instant::now());
+            pointsman_kernel::memory::return_unused();
+            reporter(told);
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name(name).spawn(run) {
+        tracing::warn!(%error, "no thread for comparing rules");
+        if let Some(work) = slot.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            report(work(Instant::now()));
+        }
     }
 }
 

@@ -103,14 +103,9 @@ impl Config {
         }
     }
 
-    /// How often somebody looks whether the rules are as we left them. In nftables mode that is one question
-    /// to the kernel, in iptables mode a run of a program.
+    /// How often somebody looks whether the rules are as we left them: mostly one question to the kernel.
     pub fn check_period(&self) -> Duration {
-        let longest = match self.mode {
-            Mode::Iptables => Duration::from_secs(10),
-            Mode::Nftables => Duration::from_secs(1),
-        };
-        self.sync_period.min(longest)
+        self.sync_period.min(Duration::from_secs(1))
     }
 
     /// What shapes the rules of one family on a node.

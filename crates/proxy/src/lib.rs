@@ -25,6 +25,6 @@ mod serve;
 mod service_health;
 mod side;
 
-pub use backend::clean_up;
+pub use backend::{clean_up, clean_up_own};
 pub use config::{Config, LocalMode, Mode, NodeState};
 pub use run::{RunError, run};

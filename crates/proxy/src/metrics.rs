@@ -52,7 +52,8 @@ pub struct FamilyMetrics {
     transactions: Counter,
     /// Checks that found that somebody may have changed the rules.
     pub disturbances: Counter,
-    repairs: Counter,
+    /// Full syncs that put right what somebody changed.
+    pub repairs: Counter,
     /// Chains in which partial syncs led elsewhere than a full one would.
     pub divergences: Counter,
     /// Stale UDP flows that were deleted.

@@ -11,8 +11,9 @@ use pointsman_dataplane::schedule::Next;
 use pointsman_dataplane::state::ExternalIps;
 use pointsman_dataplane::sync::{Done, Resource};
 use pointsman_dataplane::{
-    Batch, Index, Outcome, ProgramError, Progress, Scope, Settings, Synchroniser, TriggerTime,
+    Batch, Index, Outcome, ProgramError, Progress, Scope, ServiceState, Settings, Synchroniser, TriggerTime,
 };
+use pointsman_kernel::iptables_backend::Look;
 use pointsman_kernel::nftables_backend::Commits;
 use pointsman_model::{Address, NodeName};
 use tokio::sync::watch;
@@ -37,11 +38,31 @@ pub(crate) struct Side<A> {
     sync_period: Duration,
     checking: bool,
     digesting: bool,
+    comparison: Comparison,
+    /// When the next look at the rules is a thorough one.
+    thorough_after: Option<Instant>,
     /// The last sync failed, so that nobody knows what was written.
     unsure: bool,
-    /// Before this, nobody compares with the kernel again, nor with a full render.
+    /// Before this, a look that finds trouble does not lead to a full sync again; nobody compares with the kernel
+    /// again; nor with a full render.
+    rewrite_after: Option<Instant>,
     compare_after: Option<Instant>,
     digest_after: Option<Instant>,
+    /// A full sync is to put right what somebody changed.
+    repairing: bool,
+}
+
+/// What is known about a comparison with the kernel that runs beside the syncs (iptables mode).
+#[derive(Clone, Copy, Debug, Default)]
+struct Comparison {
+    /// Something asks for one.
+    wanted: bool,
+    /// Only because nobody knows better.
+    guessing: bool,
+    /// One is running, and began after so many syncs.
+    running_since: Option<u64>,
+    /// The last one found differences that syncs of the meantime may explain.
+    inconclusive: bool,
 }
 
 /// How much of the time may be spent on comparing rules with the kernel, as one part in so many; and the same
@@ -50,6 +71,13 @@ const COMPARING_SHARE: u32 = 10;
 const DIGESTING_SHARE: u32 = 100;
 /// The least time between two comparisons with the kernel.
 const COMPARING_LEAST: Duration = Duration::from_secs(1);
+/// The same for comparisons that run beside the syncs, which read everything by a program: at most one part in so
+/// many of the time, and no oftener than this; less often where only guessing leads to them.
+const READING_SHARE: u32 = 30;
+const READING_LEAST: Duration = Duration::from_secs(10);
+const GUESSING_LEAST: Duration = Duration::from_secs(60);
+/// How often a look at the rules may run a program.
+const THOROUGH_LEAST: Duration = Duration::from_secs(10);
 
 impl<A: Address> Side<A> {
     /// Starts the family's threads.
@@ -78,9 +106,13 @@ impl<A: Address> Side<A> {
             sync_period: config.sync_period,
             checking: false,
             digesting: false,
+            comparison: Comparison::default(),
+            thorough_after: None,
             unsure: false,
+            rewrite_after: None,
             compare_after: None,
             digest_after: None,
+            repairing: false,
         })
     }
 
@@ -120,23 +152,51 @@ impl<A: Address> Side<A> {
         }
         if !self.checking {
             self.checking = true;
-            self.worker.send(Job::Check);
+            let thorough = self.thorough_after.is_none_or(|after| now >= after);
+            if thorough {
+                self.thorough_after = Some(now + self.sync_period.min(THOROUGH_LEAST));
+            }
+            self.worker.send(Job::Check(thorough));
         }
-        let due = self
-            .digest_after
-            .get_or_insert(now + self.sync_period)
-            .checked_duration_since(now)
-            .is_none_or(|wait| wait.is_zero());
         // A batch on its way would be in the written rules or not, depending on who is quicker, and new
         // settings are in the rules only after the full batch that they ask for.
         let settled =
             self.sync.next(now) != Next::Running && !self.unsure && !self.sync.index().has_changes();
-        if self.mode == Mode::Iptables && due && settled && !self.digesting {
+        if self.mode == Mode::Iptables && settled {
+            self.digest(now);
+            self.compare(now);
+        }
+    }
+
+    /// Compares what was written with a full render, if it is time.
+    fn digest(&mut self, now: Instant) {
+        let due = *self.digest_after.get_or_insert(now + self.sync_period) <= now;
+        if due && !self.digesting {
             self.digesting = true;
-            let programmed = self.sync.index().programmed();
-            let states = programmed.map(|(_, state)| Arc::clone(state)).collect();
+            let states = self.programmed();
             self.worker.send(Job::Digest(states));
         }
+    }
+
+    /// Compares the kernel with a full render, if something asks for it and it is time.
+    fn compare(&mut self, now: Instant) {
+        let due = self.compare_after.is_none_or(|after| now >= after);
+        if self.comparison.wanted && due && self.comparison.running_since.is_none() {
+            self.comparison.running_since = Some(self.syncs());
+            let states = self.programmed();
+            self.worker.send(Job::Compare(states));
+        }
+    }
+
+    fn programmed(&self) -> Vec<Arc<ServiceState<A>>> {
+        let programmed = self.sync.index().programmed();
+        programmed.map(|(_, state)| Arc::clone(state)).collect()
+    }
+
+    /// How many syncs have ended.
+    fn syncs(&self) -> u64 {
+        let tally = self.sync.tally();
+        tally.full + tally.partial + tally.failures
     }
 
     /// Begins a sync if it is time. Returns when to ask again, and whether something was committed.
@@ -170,15 +230,13 @@ impl<A: Address> Side<A> {
     pub fn take(&mut self, report: Report<A>, now: Instant) -> bool {
         match report {
             Report::Synced { batch, result, at } => self.finish(*batch, result, at),
-            Report::Checked(undisturbed) => {
+            Report::Checked(look) => {
                 self.checking = false;
-                // If it is too early, the next check says the same again.
-                let due = self.compare_after.is_none_or(|after| now >= after);
-                if !undisturbed && due {
-                    self.metrics.disturbances.inc();
-                    tracing::info!(family = %A::FAMILY, "somebody may have changed the rules, comparing all of them");
-                    self.fold(now, Index::force_full);
-                }
+                self.looked(look, now);
+                false
+            }
+            Report::Compared { differing, took } => {
+                self.compared(differing, took, now);
                 false
             }
             Report::Digested { diverged, took } => {
@@ -193,6 +251,61 @@ impl<A: Address> Side<A> {
         }
     }
 
+    fn looked(&mut self, look: Look, now: Instant) {
+        match look {
+            Look::Undisturbed => {}
+            Look::Unclear => {
+                self.comparison.guessing |= !self.comparison.wanted;
+                self.comparison.wanted = true;
+                let pause = GUESSING_LEAST.min(self.sync_period * 2);
+                self.compare_after.get_or_insert(now + pause);
+            }
+            Look::Disturbed => {
+                if !self.comparison.wanted {
+                    self.metrics.disturbances.inc();
+                }
+                self.comparison.wanted = true;
+                self.comparison.guessing = false;
+            }
+            Look::Flushed => {
+                // If it is too early, the next look says the same again.
+                if self.rewrite_after.is_none_or(|after| now >= after) {
+                    self.metrics.disturbances.inc();
+                    tracing::info!(family = %A::FAMILY, "somebody may have changed the rules, comparing all of them");
+                    self.fold(now, Index::force_full);
+                }
+            }
+        }
+    }
+
+    fn compared(&mut self, differing: Option<usize>, took: Duration, now: Instant) {
+        let undisturbed = self.comparison.running_since.take() == Some(self.syncs())
+            && self.sync.next(now) != Next::Running;
+        let least = match self.comparison.guessing {
+            true => GUESSING_LEAST.min(self.sync_period * 2),
+            false => READING_LEAST.min(self.sync_period),
+        };
+        self.compare_after = Some(now + least.max(took * READING_SHARE));
+        let differs = match differing {
+            Some(differing) => differing > 0,
+            // Nobody knows, so the next look has to ask again.
+            None => return,
+        };
+        // Twice in a row is no coincidence.
+        let believed = differs && (undisturbed || self.comparison.inconclusive);
+        self.comparison = Comparison {
+            wanted: differs && !believed,
+            guessing: false,
+            running_since: None,
+            inconclusive: differs && !believed,
+        };
+        if believed {
+            tracing::warn!(family = %A::FAMILY, "somebody changed our rules, all of them are written again");
+            self.repairing = true;
+            self.fold(now, Index::force_full);
+        }
+    }
+
     fn finish(&mut self, batch: Batch<A>, result: Result<Written, ProgramError>, at: Instant) -> bool {
         let quiet = batch.is_empty();
         let verdict = result.as_ref().map(|_| ()).map_err(ProgramError::recovery);
@@ -203,8 +316,11 @@ impl<A: Address> Side<A> {
                     self.metrics.took(done.scope, done.took);
                 }
                 if done.scope == Scope::Full {
+                    if std::mem::take(&mut self.repairing) {
+                        self.metrics.repairs.inc();
+                    }
                     let pause = done.took * COMPARING_SHARE;
-                    self.compare_after =
+                    self.rewrite_after =
                         Some(at + pause.clamp(COMPARING_LEAST, self.sync_period.max(COMPARING_LEAST)));
                 }
                 if let Ok(written) = &result {

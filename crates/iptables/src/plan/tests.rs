@@ -308,3 +308,31 @@ fn new_settings_ask_for_a_full_batch() {
             .contains("cluster IP\" -m tcp --dport 80 -j KUBE-MARK-MASQ")
     );
 }
+
+#[test]
+fn a_successor_keeps_its_chains_and_only_the_buckets_go() {
+    let mut proxy = Proxy::new(&plain(3, 1));
+    let inventory = proxy.kernel.inventory().unwrap();
+    assert_eq!(Holder::of(&inventory), Holder::Ourselves);
+    assert_eq!(Holder::of(&Inventory::default()), Holder::Nobody);
+    assert_eq!(
+        Holder::of(&Proxy::new("node n1").kernel.inventory().unwrap()),
+        Holder::Unclear
+    );
+    // Another proxy writes the chain that both share, with rules of its own.
+    let services = ChainName::Top(Top::Services);
+    for table in [Table::Filter, Table::Nat] {
+        let mut transaction = Transaction::default();
+        let rules = vec![Rule::new(Vec::new(), Target::Return)];
+        transaction.table(table).writes.insert(services, rules);
+        proxy.kernel.apply(&transaction).unwrap();
+    }
+    let before = proxy.kernel.normalised();
+    let inventory = proxy.kernel.inventory().unwrap();
+    assert_eq!(Holder::of(&inventory), Holder::Another);
+    proxy.kernel.apply(&cleanup_own(&inventory)).unwrap();
+    let mut expected = before.clone();
+    expected.retain(|(_, chain), _| !matches!(chain, ChainName::Bucket(_)));
+    assert_ne!(expected.len(), before.len());
+    assert_eq!(proxy.kernel.normalised(), expected);
+}
