@@ -9,7 +9,7 @@ use clap::{ArgAction, Args, ValueEnum};
 use file::File;
 use pointsman_kernel::iptables_backend::allow_localhost_node_ports;
 use pointsman_kernel::sysctl;
-use pointsman_proxy::{Config, Mode, clean_up, run as run_proxy};
+use pointsman_proxy::{Config, Mode, clean_up, clean_up_own, run as run_proxy};
 use pointsman_telemetry::Registry;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -90,6 +90,9 @@ pub struct Flags {
     /// Remove all rules of ours and of kube-proxy, and end.
     #[arg(long)]
     cleanup: bool,
+    /// Remove what only Pointsman makes, after kube-proxy has taken over, and end. Rules of kube-proxy stay.
+    #[arg(long, conflicts_with = "cleanup")]
+    cleanup_own: bool,
     /// Do what needs the most privileges (kernel settings), and end. Run again afterwards with CAP_NET_ADMIN.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
     init_only: Option<bool>,
@@ -126,52 +129,45 @@ struct ConntrackFlags {
     conntrack_tcp_be_liberal: Option<bool>,
 }
 
-/// Flags that may stand in a DaemonSet and have no effect here; each use is told in the log.
-#[derive(Args, Default)]
-struct Ignored {
-    #[arg(long, hide = true)]
-    feature_gates: Option<String>,
-    #[arg(long, hide = true)]
-    kube_api_burst: Option<String>,
-    #[arg(long, hide = true)]
-    kube_api_qps: Option<String>,
-    #[arg(long, hide = true)]
-    kube_api_content_type: Option<String>,
-    #[arg(long, hide = true)]
-    config_sync_period: Option<String>,
-    #[arg(long, hide = true)]
-    profiling: Option<String>,
-    #[arg(long, hide = true)]
-    show_hidden_metrics_for_version: Option<String>,
-    #[arg(long, hide = true)]
-    logging_format: Option<String>,
-    #[arg(long, hide = true)]
-    master: Option<String>,
-    #[arg(short = 'v', long = "v", hide = true)]
-    verbosity: Option<String>,
+/// Flags that may stand in a DaemonSet and have no effect here; each use is told in the log. Those of the second
+/// list may stand without a value.
+macro_rules! ignored {
+    ([$($flag:ident)*] [$($switch:ident)*]) => {
+        #[derive(Args, Default)]
+        struct Ignored {
+            $(#[arg(long, hide = true, value_name = "VALUE")]
+            $flag: Option<String>,)*
+            $(#[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+            $switch: Option<String>,)*
+            #[arg(short = 'v', long = "v", hide = true)]
+            verbosity: Option<String>,
+        }
+
+        impl Ignored {
+            fn warn(&self) {
+                let flags = [
+                    $((stringify!($flag), &self.$flag),)*
+                    $((stringify!($switch), &self.$switch),)*
+                    ("v", &self.verbosity),
+                ];
+                for (flag, _) in flags.iter().filter(|(_, value)| value.is_some()) {
+                    let flag = flag.replace('_', "-");
+                    tracing::warn!(flag, "this flag of kube-proxy has no effect here");
+                }
+            }
+        }
+    };
 }
 
-impl Ignored {
-    fn warn(&self) {
-        let flags = [
-            ("feature-gates", &self.feature_gates),
-            ("kube-api-burst", &self.kube_api_burst),
-            ("kube-api-qps", &self.kube_api_qps),
-            ("kube-api-content-type", &self.kube_api_content_type),
-            ("config-sync-period", &self.config_sync_period),
-            ("profiling", &self.profiling),
-            (
-                "show-hidden-metrics-for-version",
-                &self.show_hidden_metrics_for_version,
-            ),
-            ("logging-format", &self.logging_format),
-            ("master", &self.master),
-            ("v", &self.verbosity),
-        ];
-        for (flag, _) in flags.iter().filter(|(_, value)| value.is_some()) {
-            tracing::warn!(flag, "this flag of kube-proxy has no effect here");
-        }
-    }
+ignored! {
+    [
+        feature_gates kube_api_burst kube_api_qps kube_api_content_type config_sync_period
+        show_hidden_metrics_for_version master
+        logging_format log_flush_frequency log_json_info_buffer_size log_text_info_buffer_size vmodule
+        ipvs_exclude_cidrs ipvs_min_sync_period ipvs_scheduler ipvs_sync_period ipvs_tcp_timeout
+        ipvs_tcpfin_timeout ipvs_udp_timeout
+    ]
+    [profiling log_json_split_stream log_text_split_stream ipvs_strict_arp]
 }
 
 /// What else may be done where nftables mode cannot work.
@@ -202,6 +198,14 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         })
         .await?;
     }
+    if flags.cleanup_own {
+        let taken_over = tokio::task::spawn_blocking(clean_up_own).await??;
+        anyhow::ensure!(
+            taken_over,
+            "packets still go through rules of ours: start kube-proxy, wait until its /healthz answers 200, then try again"
+        );
+        return Ok(());
+    }
     flags.ignored.warn();
     let file = read_file(flags.config.as_deref())?;
     if let Some(score) = file.oom_score_adj.or(flags.oom_score_adj)
@@ -211,7 +215,9 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     }
     let (init_only, write_to) = (flags.init_only == Some(true), flags.write_config_to.clone());
     let conntrack = config::conntrack(&flags.conntrack, &file.conntrack)?;
-    let config = config::resolve(flags, file)?;
+    let shown = config::shown_conntrack(&flags.conntrack, &file.conntrack, &conntrack);
+    let mut config = config::resolve(flags, file)?;
+    config.shown["conntrack"] = shown;
     if let Some(path) = write_to {
         let text = serde_saphyr::to_string(&config.shown)?;
         return std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()));

@@ -98,6 +98,10 @@ pub(super) fn resolve(flags: Flags, file: File) -> anyhow::Result<Config> {
     Ok(config)
 }
 
+/// Connections that are tracked for each core, and the least for all (upstream's numbers).
+const MAX_PER_CORE: u64 = 32_768;
+const LEAST: u64 = 131_072;
+
 /// Settings of connection tracking with upstream's defaults; zero leaves the kernel's.
 pub(super) fn conntrack(flags: &ConntrackFlags, file: &file::Conntrack) -> anyhow::Result<sysctl::Conntrack> {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
@@ -109,7 +113,7 @@ pub(super) fn conntrack(flags: &ConntrackFlags, file: &file::Conntrack) -> anyho
     let per_core = file.max_per_core.or(flags.conntrack_max_per_core);
     let least = file.min.or(flags.conntrack_min);
     Ok(sysctl::Conntrack {
-        max: sysctl::conntrack_limit(per_core.unwrap_or(32_768), least.unwrap_or(131_072), cores),
+        max: sysctl::conntrack_limit(per_core.unwrap_or(MAX_PER_CORE), least.unwrap_or(LEAST), cores),
         tcp_established: from(
             &file.tcp_established_timeout,
             flags.conntrack_tcp_timeout_established,
@@ -130,6 +134,24 @@ pub(super) fn conntrack(flags: &ConntrackFlags, file: &file::Conntrack) -> anyho
 }
 
 /// The configuration as a KubeProxyConfiguration, which a proxy could be started with again.
+/// The settings of connection tracking as the configuration file has them.
+pub(super) fn shown_conntrack(
+    flags: &ConntrackFlags,
+    file: &file::Conntrack,
+    resolved: &sysctl::Conntrack,
+) -> Value {
+    let timeout = |value: Option<Duration>| go_duration(value.unwrap_or_default());
+    json!({
+        "maxPerCore": file.max_per_core.or(flags.conntrack_max_per_core).unwrap_or(MAX_PER_CORE),
+        "min": file.min.or(flags.conntrack_min).unwrap_or(LEAST),
+        "tcpEstablishedTimeout": timeout(resolved.tcp_established),
+        "tcpCloseWaitTimeout": timeout(resolved.tcp_close_wait),
+        "udpTimeout": timeout(resolved.udp),
+        "udpStreamTimeout": timeout(resolved.udp_stream),
+        "tcpBeLiberal": resolved.tcp_be_liberal,
+    })
+}
+
 fn shown(config: &Config) -> Value {
     let (local, ranges, bridge, prefix) = match &config.local {
         LocalMode::ClusterCidr(ranges) => ("ClusterCIDR", ranges.join(","), String::new(), String::new()),

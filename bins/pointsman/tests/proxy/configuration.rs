@@ -147,3 +147,81 @@ fn kernel_settings_can_be_made_beforehand_and_the_configuration_written_down() {
     cluster.node_object();
     eventually("and with it is", || cluster.health() == "200");
 }
+
+/// The arguments after the program's name, as clusters in the field have them.
+const DAEMON_SETS: [(&str, &[&str], &str); 4] = [
+    (
+        "kubeadm",
+        &["--config=CONFIG", "--hostname-override=n1"],
+        "clusterCIDR: 10.0.0.0/16",
+    ),
+    (
+        "a managed cluster",
+        &[
+            "--v=2",
+            "--config=CONFIG",
+            "--hostname-override=n1",
+            "--profiling",
+            "--vmodule=proxier=4",
+        ],
+        "mode: nftables",
+    ),
+    (
+        "an installer with flags alone",
+        &[
+            "--conntrack-max-per-core=131072",
+            "--hostname-override=n1",
+            "--kubeconfig=KUBECONFIG",
+            "--master=https://127.0.0.1:6443",
+            "--oom-score-adj=0",
+            "-v",
+            "2",
+        ],
+        "maxPerCore: 131072",
+    ),
+    (
+        "a static pod",
+        &[
+            "--kubeconfig=KUBECONFIG",
+            "--cluster-cidr=10.0.0.0/16",
+            "--detect-local-mode=NodeCIDR",
+            "--feature-gates=ServiceTrafficDistribution=true",
+            "--iptables-sync-period=1m",
+            "--iptables-min-sync-period=10s",
+            "--ipvs-sync-period=1m",
+            "--ipvs-min-sync-period=10s",
+            "--ipvs-strict-arp",
+            "--kube-api-qps=50",
+            "--log-flush-frequency=5s",
+            "--logging-format=json",
+            "--hostname-override=n1",
+        ],
+        "detectLocalMode: NodeCIDR",
+    ),
+];
+
+#[test]
+fn arguments_of_daemon_sets_and_static_pods_are_accepted_and_mean_what_they_say() {
+    pointsman_testkit::require_netns!();
+    let network = Network::new();
+    let cluster = network.start_server();
+    let kubeconfig = cluster.kubeconfig.display().to_string();
+    let file = cluster.directory().join("config.conf").display().to_string();
+    std::fs::write(&file, KUBEADM.replace("KUBECONFIG", &kubeconfig)).unwrap();
+    let out = cluster.directory().join("written.yaml").display().to_string();
+    for (who, arguments, expected) in DAEMON_SETS {
+        let filled = arguments.iter().map(|argument| {
+            argument
+                .replace("KUBECONFIG", &kubeconfig)
+                .replace("CONFIG", &file)
+        });
+        let filled: Vec<String> = filled.collect();
+        let mut all = vec!["proxy", "--write-config-to", &out];
+        all.extend(filled.iter().map(String::as_str));
+        let written = cluster.run(&all);
+        let errors = String::from_utf8_lossy(&written.stderr);
+        assert!(written.status.success(), "{who}: {errors}");
+        let text = std::fs::read_to_string(&out).unwrap();
+        assert!(text.contains(expected), "{who}: {expected} is not in\n{text}");
+    }
+}

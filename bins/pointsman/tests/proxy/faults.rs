@@ -10,6 +10,8 @@ use crate::eventually;
 use crate::features::{answers, endpoint, ports, web};
 use crate::node::{Answer, Network};
 
+const PARTIAL_FAILURES: &str =
+    "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total{ip_family=\"IPv4\"}";
 const MEASURED: &str = "kubeproxy_network_programming_duration_seconds_count{ip_family=\"IPv4\"}";
 
 #[test]
@@ -50,29 +52,77 @@ fn a_flushed_ruleset_is_back_within_seconds_and_counted() {
     }
 }
 
-/// Stands before `iptables-nft-restore` and does what a file says. Another process writes it: a descriptor
-/// of ours could leak into a program that another test is just starting.
-fn faulty_restore(directory: &Path) {
-    let script = format!(
-        "#!/bin/sh
-case \"$(cat {0}/fault 2>/dev/null)\" in
-refuse) cat >/dev/null; echo 'iptables-restore: line 1 failed' >&2; exit 1;;
+#[test]
+fn foreign_rules_in_our_chains_are_found_and_taken_out_within_seconds() {
+    pointsman_testkit::require_netns!();
+    for variant in ["nft", "legacy"] {
+        let network = Network::new();
+        let mut cluster = network.start_server();
+        let programs = cluster.directory().join("programs");
+        std::fs::create_dir(&programs).unwrap();
+        for suffix in ["", "-save", "-restore"] {
+            let real = format!("/usr/sbin/iptables-{variant}{suffix}");
+            std::os::unix::fs::symlink(real, programs.join(format!("iptables{suffix}"))).unwrap();
+        }
+        cluster.programs = Some(programs);
+        cluster.start_proxy(&["--proxy-mode=iptables", "--iptables-sync-period=1s"]);
+        let address = web(&cluster);
+        answers(&network, &address, "10.0.1.5");
+        let tool = format!("iptables-{variant} -w 60 -t nat");
+        network.node.sh(&format!("{tool} -I KUBE-SERVICES -j RETURN"));
+        assert_ne!(network.ask(&address, 80), Answer::Said("10.0.1.5".into()));
+        answers(&network, &address, "10.0.1.5");
+        let repaired = "pointsman_proxy_repairs_total{ip_family=\"IPv4\"}";
+        eventually("the repair is counted", || cluster.metric(repaired) >= 1.0);
+        let rules = network.node.sh(&format!("{tool} -S KUBE-SERVICES"));
+        assert!(!rules.contains("-j RETURN"), "{rules}");
+        if variant == "nft" {
+            // Commits of others that do not concern us lead to a comparison and to nothing else.
+            let (disturbed, full) = (
+                "pointsman_proxy_disturbances_total{ip_family=\"IPv4\"}",
+                "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}",
+            );
+            let (noticed, written) = (cluster.metric(disturbed), cluster.metric(full));
+            network.node.sh("nft add table ip neighbour");
+            eventually("the neighbour is noticed", || cluster.metric(disturbed) > noticed);
+            cluster.endpoints("web", &ports(), &[endpoint("10.0.1.6")]);
+            answers(&network, &address, "10.0.1.6");
+            assert_eq!(cluster.metric(full), written, "nothing was written again");
+        }
+    }
+}
+
+/// Stands before the programs and does what a file says: always, or at the call of that number since it was
+/// asked to. Another process writes the scripts: a descriptor of ours could leak into a program that another test
+/// is just starting.
+fn faulty_programs(directory: &Path) {
+    for name in ["iptables-nft", "iptables-nft-save", "iptables-nft-restore"] {
+        let script = FAULTY
+            .replace("DIR", &directory.display().to_string())
+            .replace("REAL", &format!("/usr/sbin/{name}"));
+        let status = Command::new("sh")
+            .args(["-ec", "printf '%s' \"$SCRIPT\" >\"$FILE\"; chmod 755 \"$FILE\""])
+            .env("SCRIPT", script)
+            .env("FILE", directory.join(name))
+            .status();
+        assert!(status.unwrap().success());
+    }
+}
+
+const FAULTY: &str = r#"#!/bin/sh
+fault=; at=; calls=0
+[ -e DIR/at ] && { read at fault <DIR/at; read calls <DIR/calls; calls=$((calls + 1)); echo $calls >DIR/calls; }
+[ "$calls" = "$at" ] || fault=
+[ -e DIR/fault ] && case $0 in *-restore) read fault <DIR/fault;; esac
+case $fault in
+refuse) head -c 9 >/dev/null; echo 'iptables-restore: line 1 failed' >&2; exit 1;;
 garbage) head -c 300 /dev/urandom >&2; exit 255;;
 die) kill -9 $$;;
+late) REAL "$@" >/dev/null; kill -9 $$;;
 lock) cat >/dev/null; echo 'Another app is currently holding the xtables lock.' >&2; exit 4;;
-*) exec /usr/sbin/iptables-nft-restore \"$@\";;
+*) exec REAL "$@";;
 esac
-",
-        directory.display()
-    );
-    let file = directory.join("iptables-nft-restore");
-    let status = Command::new("sh")
-        .args(["-ec", "printf '%s' \"$SCRIPT\" >\"$FILE\"; chmod 755 \"$FILE\""])
-        .env("SCRIPT", script)
-        .env("FILE", file)
-        .status();
-    assert!(status.unwrap().success());
-}
+"#;
 
 #[test]
 fn whatever_a_restore_does_no_change_or_time_is_lost_and_health_tells_the_truth() {
@@ -82,7 +132,7 @@ fn whatever_a_restore_does_no_change_or_time_is_lost_and_health_tells_the_truth(
     cluster.node_object();
     let programs = cluster.directory().join("programs");
     std::fs::create_dir(&programs).unwrap();
-    faulty_restore(&programs);
+    faulty_programs(&programs);
     cluster.programs = Some(programs.clone());
     cluster.start_proxy(&["--proxy-mode=iptables", "--iptables-sync-period=500ms"]);
     let address = web(&cluster);
@@ -92,10 +142,13 @@ fn whatever_a_restore_does_no_change_or_time_is_lost_and_health_tells_the_truth(
     let mut backends = ["10.0.1.6", "10.0.1.5"].into_iter().cycle();
     for fault in ["refuse", "garbage", "die", "lock"] {
         let backend = backends.next().unwrap();
-        let failed = cluster.metric(failures);
-        std::fs::write(programs.join("fault"), fault).unwrap();
+        let (failed, partial) = (cluster.metric(failures), cluster.metric(PARTIAL_FAILURES));
+        std::fs::write(programs.join("fault"), format!("{fault}\n")).unwrap();
         cluster.endpoints("web", &ports(), &[endpoint(backend)]);
         eventually("the failure is counted", || cluster.metric(failures) > failed);
+        eventually("as one of a partial sync", || {
+            cluster.metric(PARTIAL_FAILURES) > partial
+        });
         assert_eq!(
             cluster.metric(MEASURED),
             measured,
@@ -116,6 +169,45 @@ fn whatever_a_restore_does_no_change_or_time_is_lost_and_health_tells_the_truth(
         0.0,
         "failures are not called our own mistakes"
     );
+}
+
+#[test]
+fn whichever_call_fails_after_a_flush_everything_comes_back_and_is_measured_once() {
+    pointsman_testkit::require_netns!();
+    let network = Network::new();
+    let mut cluster = network.start_server();
+    cluster.node_object();
+    let programs = cluster.directory().join("programs");
+    std::fs::create_dir(&programs).unwrap();
+    faulty_programs(&programs);
+    cluster.programs = Some(programs.clone());
+    cluster.start_proxy(&["--proxy-mode=iptables", "--iptables-sync-period=500ms"]);
+    let address = web(&cluster);
+    answers(&network, &address, "10.0.1.5");
+    let mut measured = cluster.metric(MEASURED);
+    let mut faults = ["late", "refuse", "die", "garbage"].into_iter().cycle();
+    for at in 1.. {
+        let fault = faults.next().unwrap();
+        std::fs::write(programs.join("calls"), "0\n").unwrap();
+        std::fs::write(programs.join("at"), format!("{at} {fault}\n")).unwrap();
+        network.node.sh("nft flush ruleset");
+        let backend = ["10.0.1.5", "10.0.1.6"][at % 2];
+        cluster.endpoints("web", &ports(), &[endpoint(backend)]);
+        answers(&network, &address, backend);
+        measured += 1.0;
+        eventually("the change is measured once", || {
+            cluster.metric(MEASURED) == measured
+        });
+        eventually("the proxy is well", || cluster.health() == "200");
+        let calls = std::fs::read_to_string(programs.join("calls")).unwrap();
+        std::fs::remove_file(programs.join("at")).unwrap();
+        if calls.trim().parse::<usize>().unwrap() < at {
+            assert!(at > 6, "a full sync makes more calls than {at}");
+            break;
+        }
+    }
+    let diverged = "pointsman_proxy_divergences_total{ip_family=\"IPv4\"}";
+    assert_eq!(cluster.metric(diverged), 0.0);
 }
 
 #[test]

@@ -63,7 +63,8 @@ fn a_udp_client_that_keeps_its_port_follows_its_service_to_a_new_endpoint() {
     });
 }
 
-fn said(client: &UdpSocket) -> Option<String> {
+/// What answers a UDP client, if anybody does.
+pub fn said(client: &UdpSocket) -> Option<String> {
     let mut buffer = [0; 64];
     client.send(b"who").ok()?;
     let length = client.recv(&mut buffer).ok()?;

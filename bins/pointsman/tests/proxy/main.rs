@@ -10,7 +10,9 @@
 mod configuration;
 mod faults;
 mod features;
+mod kubectl;
 mod node;
+mod peer;
 mod takeover;
 
 use std::time::{Duration, Instant};

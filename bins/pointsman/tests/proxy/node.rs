@@ -275,14 +275,21 @@ impl Cluster<'_> {
     }
 
     fn spawn(&mut self, role: &'static str, arguments: &[&str]) {
+        let mut all = vec![role];
+        all.extend(arguments);
+        self.spawn_program(role, env!("CARGO_BIN_EXE_pointsman"), &all);
+    }
+
+    /// Starts another program on the node, under the name of a role.
+    pub fn spawn_program(&mut self, role: &'static str, program: &str, arguments: &[&str]) {
         let log = self.dir.path().join(format!("{role}.log"));
         let log = std::fs::OpenOptions::new()
             .create(true)
             .append(true)
             .open(log)
             .unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_pointsman"));
-        command.arg(role).args(arguments);
+        let mut command = Command::new(program);
+        command.args(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         if let Some(programs) = &self.programs {
             let path = std::env::var("PATH").unwrap_or_default();
@@ -297,6 +304,25 @@ impl Cluster<'_> {
         self.node
             .command(env!("CARGO_BIN_EXE_pointsman"), arguments)
             .unwrap()
+    }
+
+    /// Runs kubectl on the node and returns what it printed; panics if it fails.
+    pub fn kubectl(&self, arguments: &[&str]) -> String {
+        let kubeconfig = self.kubeconfig.display().to_string();
+        let mut all = vec!["--kubeconfig", &kubeconfig];
+        all.extend(arguments);
+        let output = self.node.command("kubectl", &all).expect("kubectl is installed");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "kubectl {arguments:?}: {errors}{said}");
+        said
+    }
+
+    /// The same with a manifest.
+    pub fn kubectl_apply(&self, manifest: &str) -> String {
+        let file = self.dir.path().join("manifest.yaml");
+        std::fs::write(&file, manifest).unwrap();
+        self.kubectl(&["apply", "-f", &file.display().to_string()])
     }
 
     /// Makes requests from the node.
@@ -489,7 +515,7 @@ impl Drop for Cluster<'_> {
             let _ = child.wait();
         }
         if std::thread::panicking() {
-            for role in ["apiserver", "controllers", "proxy"] {
+            for role in ["apiserver", "controllers", "proxy", "kube-proxy"] {
                 eprintln!("--- {role}\n{}", self.log(role));
             }
         }

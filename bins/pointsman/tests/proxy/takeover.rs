@@ -31,7 +31,7 @@ table ip6 kube-proxy {
 ";
 
 /// A Service with an echo port; returns its address.
-fn service(cluster: &Cluster<'_>) -> String {
+pub fn service(cluster: &Cluster<'_>) -> String {
     let spec = json!({"ports": [
         {"name": "web", "port": 80, "targetPort": 8080}, {"name": "echo", "port": 81, "targetPort": 8081},
     ]});
@@ -45,7 +45,8 @@ fn service(cluster: &Cluster<'_>) -> String {
     address
 }
 
-fn echoes(stream: &mut TcpStream) -> bool {
+/// Whether an open connection still works.
+pub fn echoes(stream: &mut TcpStream) -> bool {
     let mut answer = [0; 4];
     stream
         .write_all(b"ping")
@@ -103,4 +104,51 @@ fn a_node_changes_its_mode_and_back_without_a_gap() {
     }
     assert_eq!(traffic.stop(), [], "no connection failed");
     assert!(echoes(&mut open), "an open connection goes on");
+}
+
+/// What kube-proxy's first sync in iptables mode does to the chains of ours that it shares.
+const SUCCESSOR: &str = "*filter
+:KUBE-SERVICES - [0:0]
+COMMIT
+*nat
+:KUBE-SERVICES - [0:0]
+-A KUBE-SERVICES -d VIP -p tcp --dport 80 -j DNAT --to-destination 10.0.1.5:8080
+-A KUBE-SERVICES -d VIP -p tcp --dport 81 -j DNAT --to-destination 10.0.1.5:8081
+COMMIT
+";
+
+#[test]
+fn rules_stay_until_a_successor_has_its_own_and_then_only_ours_go() {
+    pointsman_testkit::require_netns!();
+    for mode in ["iptables", "nftables"] {
+        let network = Network::new();
+        let mut cluster = network.start_server();
+        let address = service(&cluster);
+        cluster.start_proxy(&["--proxy-mode", mode]);
+        eventually("rules are there", || {
+            cluster.metric("kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"}") > 0.0
+        });
+        let traffic = network.traffic(&address, 80);
+        eventually("ours serves", || traffic.answered() > 20);
+        cluster.kill("proxy");
+        let early = cluster.run(&["proxy", "--cleanup-own"]);
+        assert!(!early.status.success(), "packets still need them");
+        let (text, load) = match mode {
+            "iptables" => (SUCCESSOR, "iptables-restore --noflush"),
+            _ => (PREDECESSOR, "nft -f"),
+        };
+        let file = cluster.directory().join("successor");
+        std::fs::write(&file, text.replace("VIP", &address)).unwrap();
+        network.node.sh(&format!("{load} {}", file.display()));
+        let done = cluster.run(&["proxy", "--cleanup-own"]);
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let rules = network.node.sh("nft list ruleset; iptables-save");
+        assert!(
+            !rules.contains("KUBE-SERVICES-") && !rules.contains("pointsman"),
+            "{rules}"
+        );
+        let so_far = traffic.answered();
+        eventually("the successor serves", || traffic.answered() > so_far + 20);
+        assert_eq!(traffic.stop(), [], "{mode}: no connection failed");
+    }
 }
