@@ -38,7 +38,18 @@ pub async fn start_collector(flags: &Flags, plan: &Plan, progress: &Progress) ->
             Err(_) => SocketAddr::new(config.listen.ip(), 0),
         },
     };
-    let running = pointsman_collector::start(CollectorConfig { listen, ..config }).await?;
+    let first = CollectorConfig {
+        listen,
+        ..config.clone()
+    };
+    let running = match pointsman_collector::start(first).await {
+        Ok(running) => running,
+        // Another cluster that starts as well may have been faster.
+        Err(_) => {
+            let listen = SocketAddr::new(listen.ip(), 0);
+            pointsman_collector::start(CollectorConfig { listen, ..config }).await?
+        }
+    };
     progress.ready("collector", started, format_args!("http://{}/", running.address));
     Ok(running)
 }

@@ -36,6 +36,10 @@ const WATCH_SECONDS: u32 = 300;
 const SILENCE: Duration = Duration::from_secs(150);
 /// How long to wait before asking again for an optional collection that the server does not have.
 const ABSENCE: Duration = Duration::from_secs(300);
+/// No event for this long means that there are no more for now.
+const MOMENT: Duration = Duration::from_millis(1);
+/// Most events that are handed over together.
+const BUNCH: usize = 256;
 /// A watch that lived this long was no failure when it ended.
 const HEALTHY: Duration = Duration::from_secs(2);
 
@@ -213,6 +217,46 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
             if let Some(event) = convert(event)
                 && sender.send(event).await.is_err()
             {
+                return;
+            }
+        }
+    }
+
+    /// The same for events that come all the time and may wait a little, such as heartbeats: once no more
+    /// come for a moment they are handed over together, and the next ones gather for `pause`. Waking up for each
+    /// would cost more than reading it. Lists are not held up.
+    pub async fn forward_in_bunches<E>(
+        mut self,
+        sender: mpsc::Sender<E>,
+        pause: Duration,
+        convert: impl Fn(Event<T>) -> Option<E>,
+    ) {
+        let mut bunch = Vec::new();
+        let mut listing = true;
+        loop {
+            let mut next = std::pin::pin!(self.next());
+            let event = match tokio::time::timeout(MOMENT, &mut next).await {
+                Ok(event) => event,
+                Err(_) => {
+                    if !send_all(&sender, &mut bunch).await {
+                        return;
+                    }
+                    if !listing {
+                        tokio::time::sleep(pause).await;
+                    }
+                    tokio::select! {
+                        event = next => event,
+                        () = sender.closed() => return,
+                    }
+                }
+            };
+            match event {
+                Event::Init => listing = true,
+                Event::Synced(_) => listing = false,
+                Event::Applied { .. } | Event::Deleted { .. } => {}
+            }
+            bunch.extend(convert(event));
+            if bunch.len() >= BUNCH && !send_all(&sender, &mut bunch).await {
                 return;
             }
         }
@@ -468,6 +512,16 @@ impl Stream {
             since: Instant::now(),
         }
     }
+}
+
+/// Sends everything; tells whether somebody still listens.
+async fn send_all<E>(sender: &mpsc::Sender<E>, events: &mut Vec<E>) -> bool {
+    for event in events.drain(..) {
+        if sender.send(event).await.is_err() {
+            return false;
+        }
+    }
+    true
 }
 
 #[cfg(test)]

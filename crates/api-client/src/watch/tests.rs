@@ -201,3 +201,29 @@ async fn an_object_that_cannot_be_read_does_not_stop_the_others() {
         [applied("a", "2", 10), Event::Synced("2".into())]
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn bunches_bring_the_same_events_in_the_same_order() {
+    let first = line("ADDED", "a", "1", 1) + &line("ADDED", "b", "2", 1) + &bookmark("3", true);
+    let more: String = (4..1004)
+        .map(|version| line("MODIFIED", "a", &version.to_string(), version))
+        .collect();
+    let (first, last) = (first + &more, line("DELETED", "b", "1004", 1));
+    let answers = [(200, first.as_str()), (200, last.as_str())];
+    let one_by_one = events(&Script::new(&answers), 1005).await;
+
+    let script = Script::new(&answers);
+    let watcher = Watcher::<Thing>::new(script.client(), Scope::all(Resource::PODS));
+    let (sender, mut received) = mpsc::channel(8);
+    let pause = Duration::from_millis(100);
+    let task = tokio::spawn(watcher.forward_in_bunches(sender, pause, Some));
+    let mut bunched = Vec::new();
+    while bunched.len() < one_by_one.len() {
+        let next = tokio::time::timeout(Duration::from_secs(600), received.recv());
+        bunched.push(next.await.expect("an event comes").expect("it goes on"));
+    }
+    assert_eq!(bunched, one_by_one);
+    drop(received);
+    let ended = tokio::time::timeout(Duration::from_secs(600), task).await;
+    ended.expect("it ends with its receiver").unwrap();
+}

@@ -30,11 +30,17 @@ use pointsman_node_health::{Lease, Settings};
 use reporting::CONFIG_MAPS;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 /// Events that may wait for the owner.
 const INBOX: usize = 1024;
+
+/// Renewals of leases gather for this long; a verdict takes many times longer.
+const LEASES_GATHER: Duration = Duration::from_millis(100);
+/// Reports of nodes gather for this long.
+const NODES_GATHER: Duration = Duration::from_millis(20);
 
 /// Settings of the node loops.
 #[derive(Clone, Debug, Default)]
@@ -186,14 +192,25 @@ impl Watches<'_> {
     ) {
         let watcher = Watcher::<T>::new(self.client.clone(), scope);
         self.sources.insert(source);
+        let sender = self.sender.clone();
+        let input = move |event| {
+            Some(match event {
+                Seen::Init => Input::Listing(source),
+                Seen::Applied { object, .. } => applied(object),
+                Seen::Deleted { key, .. } => Input::Gone(source, key),
+                Seen::Synced(_) => Input::Listed(source),
+            })
+        };
+        // Heartbeats are most of what comes.
+        let gather = match source {
+            Source::Leases => LEASES_GATHER,
+            Source::Nodes => NODES_GATHER,
+            Source::Pods | Source::Settings => {
+                self.tasks.spawn(watcher.forward(sender, input));
+                return;
+            }
+        };
         self.tasks
-            .spawn(watcher.forward(self.sender.clone(), move |event| {
-                Some(match event {
-                    Seen::Init => Input::Listing(source),
-                    Seen::Applied { object, .. } => applied(object),
-                    Seen::Deleted { key, .. } => Input::Gone(source, key),
-                    Seen::Synced(_) => Input::Listed(source),
-                })
-            }));
+            .spawn(watcher.forward_in_bunches(sender, gather, input));
     }
 }
