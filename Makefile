@@ -105,6 +105,12 @@ scenario: deps ## Compare the reported SLI with packets on three nodes (needs ro
 	$(CARGO) build --locked --release --bin pointsman
 	tools/scenario.sh target/release/pointsman
 
+.PHONY: test-faults
+test-faults: deps ## Put whole clusters under seeded faults (needs root; SEEDS=50, or FOR=8h for a night)
+	$(CARGO) build --locked --release --bin pointsman
+	sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; $$sudo target/release/pointsman faults \
+	  --first-seed $(or $(FIRST),1) --seeds $(or $(SEEDS),50) $(if $(FOR),--duration $(FOR))
+
 .PHONY: bench-proxy
 bench-proxy: deps ## Measure the proxy in all modes (root; PEER_KUBE_PROXY=path adds kube-proxy)
 	$(CARGO) build --locked --release --bin pointsman --example bench_proxy

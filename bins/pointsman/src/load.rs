@@ -32,6 +32,38 @@ pub struct Flags {
     /// How long to go on; without it, until a signal.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     duration: Option<Duration>,
+    /// Write a line for each request instead.
+    #[arg(long)]
+    each: bool,
+}
+
+/// What became of one request, as `--each` tells it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sample {
+    /// When it was sent, in microseconds since 1970.
+    pub sent: i64,
+    /// How long it took, in microseconds.
+    pub took: u64,
+    /// Who answered.
+    pub host: Option<String>,
+    /// Why nobody did.
+    pub failed: Option<String>,
+}
+
+impl Sample {
+    fn new(sent: i64, took: Duration, outcome: &Outcome) -> Self {
+        let (host, failed) = match outcome {
+            Outcome::Answered { host, .. } => (Some(host.clone()), None),
+            Outcome::Failed(why) => (None, Some((*why).to_owned())),
+        };
+        let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        Self {
+            sent,
+            took,
+            host,
+            failed,
+        }
+    }
 }
 
 /// What became of some requests.
@@ -110,13 +142,17 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
             _ = sends.tick() => {
                 let sender = sender.clone();
                 tokio::spawn(async move {
+                    let (sent, started) = (jiff::Timestamp::now().as_microsecond(), Instant::now());
                     let outcome = ask(flags.target, flags.timeout).await;
+                    if flags.each {
+                        say(&Sample::new(sent, started.elapsed(), &outcome));
+                    }
                     // The receiver ends only with the program.
                     let _ = sender.send(outcome);
                 });
             }
             Some(outcome) = outcomes.recv() => tally.add(&outcome),
-            _ = reports.tick() => report(&mut tally, &mut total)?,
+            _ = reports.tick(), if !flags.each => report(&mut tally, &mut total)?,
             signal = &mut stop => {
                 signal?;
                 break;
@@ -128,9 +164,18 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     while let Some(outcome) = outcomes.recv().await {
         tally.add(&outcome);
     }
-    report(&mut tally, &mut total)?;
+    if !flags.each {
+        report(&mut tally, &mut total)?;
+    }
     tracing::info!(answered = total.ok, lost = total.lost(), "that was all");
     Ok(())
+}
+
+/// Writes a line. Whoever does not read it any more does not want it.
+fn say(sample: &Sample) {
+    if let Ok(line) = serde_json::to_string(sample) {
+        let _ = writeln!(std::io::stdout().lock(), "{line}");
+    }
 }
 
 /// Writes what was counted since the last time.

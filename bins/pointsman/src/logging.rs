@@ -34,6 +34,8 @@ impl Flags {
         });
         let builder = tracing_subscriber::fmt()
             .with_env_filter(filter)
+            // Telling on standard error that it cannot be written to would panic, as on a full disk.
+            .log_internal_errors(false)
             .with_ansi(std::io::stderr().is_terminal())
             .with_writer(std::io::stderr);
         match self.log_format {

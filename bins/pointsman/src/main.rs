@@ -6,6 +6,7 @@ mod down;
 mod duration;
 mod exec;
 mod explain;
+mod faults;
 mod hollow;
 mod load;
 mod logging;
@@ -97,6 +98,8 @@ enum Command {
     Hollow(Box<hollow::Flags>),
     /// Put a documented load on a cluster that `up` runs, and compare the SLI with packets.
     Scenario(scenario::Flags),
+    /// Put clusters of three nodes under seeded faults, and check that nothing acknowledged is lost.
+    Faults(faults::Flags),
     /// Plan, apply and watch changes of how patient the cluster is with its nodes.
     Profile(Box<profile::Flags>),
 }
@@ -115,6 +118,8 @@ fn main() -> ExitCode {
         Command::Up(_) | Command::Down(_) | Command::Status(_) | Command::Exec(_) | Command::Profile(_) => {
             "warn"
         }
+        // Whatever it breaks complains; what matters is in its own lines.
+        Command::Faults(_) => "error,kube_client=off",
         _ => "info",
     });
     raise_descriptor_limit();
@@ -146,6 +151,7 @@ fn main() -> ExitCode {
             Command::MetricsReference => metrics_reference::run(),
             Command::Hollow(flags) => hollow::run(*flags).await,
             Command::Scenario(flags) => scenario::run(flags).await,
+            Command::Faults(flags) => return faults::run(flags).await,
             Command::Profile(flags) => profile::run(*flags).await,
             Command::RootlessInit(_) | Command::Inside { .. } => Ok(()),
         }

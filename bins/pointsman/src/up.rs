@@ -8,6 +8,7 @@
 //!  NAME-n1  NAME-n2  NAME-n3    a namespace per node, with its proxy and its own rules
 //! ```
 
+mod apart;
 pub mod claim;
 mod demo;
 pub mod leftovers;
@@ -74,6 +75,17 @@ pub struct Flags {
     /// Where the page is served, if that is not free to choose.
     #[arg(skip)]
     page: Option<SocketAddr>,
+    /// Run API server, controllers and collector in processes of their own, and let nodes report as often as
+    /// in a demonstration, so that each part can be made to fail alone.
+    #[arg(long, hide = true)]
+    apart: bool,
+}
+
+impl Flags {
+    /// Whether a lost node is noticed within seconds.
+    fn is_impatient(&self) -> bool {
+        self.demo || self.apart
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -108,8 +120,8 @@ fn role<F: Args>(arguments: Vec<OsString>) -> anyhow::Result<F> {
 /// Starts everything, says how to use it, and stops it on a signal.
 pub async fn run(mut flags: Flags) -> anyhow::Result<()> {
     let progress = Progress::new(flags.output);
-    if flags.demo && flags.nodes == 0 {
-        bail!("--demo needs nodes");
+    if flags.is_impatient() && flags.nodes == 0 {
+        bail!("--demo and --apart need nodes");
     }
     if let Some(doors) = flags.inside {
         let [server, page] = doors.open().context("taking over the listeners")?;
@@ -186,6 +198,60 @@ fn remembered_block(flags: &Flags) -> anyhow::Result<Block> {
 }
 
 async fn serve(flags: &Flags, plan: Option<&Plan>, progress: &Progress, claim: &Claim) -> anyhow::Result<()> {
+    let mut supervisor = Supervisor::new()?;
+    let outcome = match plan.filter(|_| flags.apart) {
+        Some(plan) => serve_apart(flags, plan, progress, claim, &mut supervisor).await,
+        None => return serve_together(flags, plan, progress, claim, supervisor).await,
+    };
+    supervisor.stop().await;
+    outcome
+}
+
+/// Everything is a child: nothing can end here but by a signal.
+async fn serve_apart(
+    flags: &Flags,
+    plan: &Plan,
+    progress: &Progress,
+    claim: &Claim,
+    supervisor: &mut Supervisor,
+) -> anyhow::Result<()> {
+    let stop = stop_signal();
+    tokio::pin!(stop);
+    let starting = async {
+        let served = apart::start(flags, plan, progress, supervisor).await?;
+        let server = parts::Server {
+            address: served.server,
+            kubeconfig: served.kubeconfig.clone(),
+        };
+        let gate = Some(served.gate);
+        let nodes = parts::start_nodes(flags, plan, &server, gate, progress, supervisor).await?;
+        anyhow::Ok((served, nodes))
+    };
+    let (served, nodes) = tokio::select! {
+        signal = &mut stop => return signal,
+        started = starting => started?,
+    };
+    let facts = Record {
+        ready: true,
+        server: local_url(served.server),
+        page: Some(format!("http://{}/", served.page)),
+        ..parts::record(flags, Some(plan))
+    };
+    claim.write(&facts)?;
+    progress.all_ready(&how_to_use(&facts), serde_json::to_value(&facts)?);
+    tokio::select! {
+        signal = stop => signal,
+        never = parts::demonstrate(flags, Some(plan), Some(&nodes), progress) => match never {},
+    }
+}
+
+async fn serve_together(
+    flags: &Flags,
+    plan: Option<&Plan>,
+    progress: &Progress,
+    claim: &Claim,
+    mut supervisor: Supervisor,
+) -> anyhow::Result<()> {
     let started = Instant::now();
     let server = apiserver::launch(role(parts::server_arguments(flags, plan))?).await?;
     progress.ready(
@@ -196,7 +262,6 @@ async fn serve(flags: &Flags, plan: Option<&Plan>, progress: &Progress, claim: &
     let (stop, stopping) = watch::channel(false);
     let loops = role(parts::controller_arguments(flags, plan))?;
     let mut loops = tokio::spawn(controllers::run_until(loops, stopping));
-    let mut supervisor = Supervisor::new()?;
     let mut collector = None;
     let outcome = async {
         let mut facts = Record {
@@ -209,7 +274,11 @@ async fn serve(flags: &Flags, plan: Option<&Plan>, progress: &Progress, claim: &
             let running = collector.insert(parts::start_collector(flags, plan, progress).await?);
             facts.page = Some(format!("http://{}/", running.address));
             let gate = running.gate_address;
-            let nodes = parts::start_nodes(flags, plan, &server, gate, progress, &mut supervisor);
+            let reached = parts::Server {
+                address: server.address,
+                kubeconfig: server.kubeconfig.clone(),
+            };
+            let nodes = parts::start_nodes(flags, plan, &reached, gate, progress, &mut supervisor);
             nodes.await.map(Some)
         };
         let stop = stop_signal();

@@ -7,7 +7,6 @@ use super::supervise::Supervisor;
 use super::{Flags, absolute, demo, nodes, pod_routes};
 use anyhow::{Context, bail};
 use pointsman_api_client::{Client, Source, connect};
-use pointsman_api_server::Running;
 use pointsman_api_server::auth::kubeconfig::local_url;
 use pointsman_collector::{Config as CollectorConfig, Running as Collector};
 use std::convert::Infallible;
@@ -17,8 +16,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
-/// How often nodes report in a demonstration: nobody wants to wait 40 s for a lost node to be noticed.
-const DEMO_REPORTS: Duration = Duration::from_secs(1);
+/// How often nodes report if nobody wants to wait 40 s for a lost node to be noticed.
+const IMPATIENT_REPORTS: Duration = Duration::from_secs(1);
 
 /// The collector with its page on a loopback address and its gate where nodes reach it.
 pub async fn start_collector(flags: &Flags, plan: &Plan, progress: &Progress) -> anyhow::Result<Collector> {
@@ -54,6 +53,14 @@ pub async fn start_collector(flags: &Flags, plan: &Plan, progress: &Progress) ->
     Ok(running)
 }
 
+/// What nodes need of the API server.
+pub struct Server {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// The administrator's kubeconfig.
+    pub kubeconfig: PathBuf,
+}
+
 /// What is needed of running nodes.
 pub struct Nodes {
     client: Client,
@@ -75,7 +82,7 @@ impl Drop for Aborting {
 pub async fn start_nodes(
     flags: &Flags,
     plan: &Plan,
-    server: &Running,
+    server: &Server,
     gate: Option<SocketAddr>,
     progress: &Progress,
     supervisor: &mut Supervisor,
@@ -93,7 +100,7 @@ pub async fn start_nodes(
         roots: data_dir.join("nodes"),
         gate,
         lease_seconds: flags.node_lease_duration_seconds,
-        report_every: flags.demo.then_some(DEMO_REPORTS),
+        report_every: flags.is_impatient().then_some(IMPATIENT_REPORTS),
     };
     std::fs::create_dir_all(&settings.logs).with_context(|| format!("making {}", settings.logs.display()))?;
     for node in plan.nodes() {
@@ -180,7 +187,7 @@ pub fn controller_arguments(flags: &Flags, plan: Option<&Plan>) -> Vec<OsString>
         "--allocate-node-cidrs".into(),
         format!("--cluster-cidr={pods}").into(),
     ];
-    if flags.demo {
+    if flags.is_impatient() {
         let patience = ["--node-monitor-period=500ms", "--node-monitor-grace-period=5s"];
         arguments.extend(patience.map(OsString::from));
     }
@@ -210,6 +217,6 @@ pub fn record(flags: &Flags, plan: Option<&Plan>) -> Record {
 }
 
 /// Where the controllers tell their health: on an address that no other cluster has.
-fn controllers_address(plan: &Plan) -> SocketAddr {
+pub fn controllers_address(plan: &Plan) -> SocketAddr {
     SocketAddr::new(plan.host_address().address(), 10257)
 }

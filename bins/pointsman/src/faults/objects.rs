@@ -1,0 +1,223 @@
+//! Which objects does a run need, and how are they read?
+
+use anyhow::Context;
+use pointsman_api_client::{Client, Resource};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::Path;
+
+/// The name of the Deployment and the Service that get traffic, and the label of the pods.
+pub const SERVICE: &str = "web";
+/// Where pods listen.
+pub const POD_PORT: u16 = 8080;
+/// The number of pods in the beginning.
+pub const REPLICAS: u64 = 4;
+/// Where everything is.
+pub const NAMESPACE: &str = "default";
+/// Where an object keeps the number of its last write.
+pub const NUMBER: &str = "faults.pointsman.io/number";
+/// The label of what runs make besides.
+pub const LABEL: &str = "faults.pointsman.io/made";
+/// ConfigMaps.
+pub const CONFIG_MAPS: Resource = Resource::core("configmaps");
+
+/// The slices of a Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Slices {
+    /// The newest version of them.
+    pub version: u64,
+    /// Pods that are ready.
+    pub ready: BTreeSet<String>,
+    /// Pods that may get requests: ready ones, and those that serve until they end.
+    pub listed: BTreeSet<String>,
+}
+
+/// A pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// Its name, which is also its host name.
+    pub name: String,
+    /// Its identity.
+    pub uid: String,
+    /// Its address, once it has one.
+    pub address: Option<IpAddr>,
+    /// Whether it says that it is ready.
+    pub is_ready: bool,
+    /// Whether it is on its way out.
+    pub is_terminating: bool,
+}
+
+/// Creates the Deployment and the Service.
+pub async fn create(client: &Client, program: &Path) -> anyhow::Result<()> {
+    let deployment = deployment(&program.display().to_string()).to_string();
+    let deployments = client.api(Resource::DEPLOYMENTS, Some(NAMESPACE));
+    let _: Value = deployments
+        .create(deployment)
+        .await
+        .context("making the Deployment")?;
+    let services = client.api(Resource::SERVICES, Some(NAMESPACE));
+    let service = service(SERVICE, &json!({})).to_string();
+    let _: Value = services.create(service).await.context("making the Service")?;
+    Ok(())
+}
+
+/// A Service in front of the pods.
+pub fn service(name: &str, labels: &Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": name, "labels": labels, "annotations": {NUMBER: "1"}},
+        "spec": {"selector": {"app": SERVICE}, "ports": [{"port": 80, "targetPort": POD_PORT}]},
+    })
+}
+
+/// Reads the slices of a Service.
+pub async fn slices(client: &Client, service: &str) -> anyhow::Result<Slices> {
+    let selector = format!("labelSelector=kubernetes.io%2Fservice-name%3D{service}");
+    let path = format!("/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices?{selector}");
+    Ok(read_slices(&client.get_path(&path).await?))
+}
+
+fn read_slices(list: &Value) -> Slices {
+    fold_slices(items(list))
+}
+
+/// What several slices list together.
+pub fn fold_slices<'a>(all: impl IntoIterator<Item = &'a Value>) -> Slices {
+    let mut slices = Slices::default();
+    for slice in all {
+        slices.version = slices.version.max(version(slice).unwrap_or(0));
+        for endpoint in slice["endpoints"].as_array().into_iter().flatten() {
+            let conditions = &endpoint["conditions"];
+            let is = |condition: &str| conditions[condition].as_bool();
+            let name = text(&endpoint["targetRef"]["name"]);
+            // A condition that is not told counts as so.
+            if is("ready").unwrap_or(true) {
+                slices.ready.insert(name.clone());
+            }
+            if is("ready").unwrap_or(true) || is("serving").unwrap_or(true) {
+                slices.listed.insert(name);
+            }
+        }
+    }
+    slices
+}
+
+/// The pods of the Deployment.
+pub async fn pods(client: &Client) -> anyhow::Result<Vec<Pod>> {
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=app%3D{SERVICE}");
+    let list: Value = client.get_path(&path).await?;
+    Ok(items(&list).map(read_pod).collect())
+}
+
+fn read_pod(pod: &Value) -> Pod {
+    Pod {
+        name: text(&pod["metadata"]["name"]),
+        uid: text(&pod["metadata"]["uid"]),
+        address: pod["status"]["podIP"].as_str().and_then(|ip| ip.parse().ok()),
+        is_ready: is_ready(pod),
+        is_terminating: pod["metadata"]["deletionTimestamp"].is_string(),
+    }
+}
+
+/// The numbers that all objects of the run hold, by kind and name.
+pub async fn numbers(client: &Client) -> anyhow::Result<BTreeMap<String, u64>> {
+    let mut found = BTreeMap::new();
+    for kind in ["configmaps", "services"] {
+        let path = format!(
+            "/api/v1/namespaces/{NAMESPACE}/{kind}?labelSelector={}",
+            LABEL.replace('/', "%2F")
+        );
+        let list: Value = client.get_path(&path).await?;
+        for object in items(&list) {
+            let name = format!("{kind}/{}", text(&object["metadata"]["name"]));
+            found.insert(name, number(object).unwrap_or(0));
+        }
+    }
+    let deployments = client.api(Resource::DEPLOYMENTS, Some(NAMESPACE));
+    let deployment: Value = deployments.get(SERVICE).await?;
+    if let Some(number) = number(&deployment) {
+        found.insert(format!("deployments/{SERVICE}"), number);
+    }
+    Ok(found)
+}
+
+/// The number of an object's last write.
+pub fn number(object: &Value) -> Option<u64> {
+    object["metadata"]["annotations"][NUMBER].as_str()?.parse().ok()
+}
+
+/// An object's version.
+pub fn version(object: &Value) -> Option<u64> {
+    object["metadata"]["resourceVersion"].as_str()?.parse().ok()
+}
+
+/// Whether a Node or a pod says that it is ready.
+pub fn is_ready(object: &Value) -> bool {
+    let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+    let mut ready = conditions.filter(|condition| condition["type"] == "Ready");
+    ready
+        .next()
+        .is_some_and(|condition| condition["status"] == "True")
+}
+
+/// The objects of a list.
+pub fn items(list: &Value) -> impl Iterator<Item = &Value> {
+    list["items"].as_array().into_iter().flatten()
+}
+
+/// A string, or nothing.
+pub fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn deployment(program: &str) -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": SERVICE},
+        "spec": {
+            "replicas": REPLICAS,
+            "selector": {"matchLabels": {"app": SERVICE}},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "template": {
+                "metadata": {"labels": {"app": SERVICE}},
+                "spec": {
+                    "terminationGracePeriodSeconds": 10,
+                    "containers": [{
+                        "name": "web",
+                        "image": "host",
+                        "command": [program, "serve-http", format!("--listen=0.0.0.0:{POD_PORT}")],
+                        "ports": [{"containerPort": POD_PORT}],
+                        "readinessProbe": {
+                            "httpGet": {"path": "/ready", "port": POD_PORT},
+                            "periodSeconds": 1, "periodMilliseconds": -800,
+                            "timeoutSeconds": 1, "failureThreshold": 1,
+                        },
+                    }],
+                },
+            },
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_that_serve_until_they_end_may_get_requests_but_unready_ones_may_not() {
+        let endpoint = |name: &str, ready: bool, serving: bool| {
+            json!({"targetRef": {"name": name},
+                "conditions": {"ready": ready, "serving": serving, "terminating": !ready && serving}})
+        };
+        let list = json!({"items": [
+            {"metadata": {"resourceVersion": "7"}, "endpoints": [endpoint("a", true, true)]},
+            {"metadata": {"resourceVersion": "5"},
+                "endpoints": [endpoint("b", false, true), endpoint("c", false, false)]},
+        ]});
+        let slices = read_slices(&list);
+        assert_eq!(slices.version, 7);
+        assert_eq!(slices.ready, ["a".to_owned()].into());
+        assert_eq!(slices.listed, ["a".to_owned(), "b".to_owned()].into());
+    }
+}
