@@ -162,6 +162,29 @@ impl Cluster {
             .context("running ourselves")
     }
 
+    /// Pods and the nodes' networks as they are, for people who wonder.
+    pub async fn scene(&self) -> String {
+        let pods = self.client.get_path::<Value>("/api/v1/pods").await;
+        let mut text = String::new();
+        for pod in super::objects::items(&pods.unwrap_or_default()) {
+            let (status, node) = (&pod["status"], &pod["spec"]["nodeName"]);
+            text += &format!("{} {node} {}\n", pod["metadata"]["name"], status["podIP"]);
+        }
+        let fabric = format!("{}-fabric", self.record.name);
+        let nodes = self.record.nodes.iter().map(|node| node.namespace.clone());
+        for namespace in nodes.chain([fabric]) {
+            for what in ["neigh", "route", "link"] {
+                let output = Command::new("ip")
+                    .args(["-s", "-n", &namespace, what])
+                    .output()
+                    .await;
+                let stdout = output.map(|output| output.stdout).unwrap_or_default();
+                text += &format!("--- {namespace} {what}\n{}", String::from_utf8_lossy(&stdout));
+            }
+        }
+        text
+    }
+
     /// Asks it to stop, and waits until it has.
     pub async fn stop(&self) -> anyhow::Result<()> {
         let mut process = self.process.lock().await;

@@ -49,6 +49,7 @@ pub async fn play(program: &Path, seed: u64, keep: bool) -> anyhow::Result<Repor
         notes: Notes::default(),
         books: Books::default(),
         uids: Mutex::default(),
+        scene: Mutex::default(),
         traffic: Mutex::default(),
         cluster,
     };
@@ -73,9 +74,10 @@ pub async fn play(program: &Path, seed: u64, keep: bool) -> anyhow::Result<Repor
     }
     let home = run.cluster.home.path().to_owned();
     let acknowledged = run.books.lock().acknowledged();
+    let scene = std::mem::take(&mut *run.scene.lock().await);
     let kept = match verdict.violations.is_empty() && !keep {
         true => None,
-        false => run.keep(seed, &schedule, &verdict).ok(),
+        false => run.keep(seed, &schedule, &verdict, &scene).ok(),
     };
     let uids = run.uids.into_inner();
     // The last reference, so that the disk goes.
@@ -97,6 +99,8 @@ struct Run {
     notes: Notes,
     books: Books,
     uids: Mutex<BTreeSet<String>>,
+    /// How the network looked when something was wrong.
+    scene: Mutex<String>,
     traffic: Mutex<Option<Traffic>>,
 }
 
@@ -135,6 +139,9 @@ impl Run {
         }
         drop(witnesses);
         let mut verdict = judge(&self.notes.lock());
+        if !verdict.violations.is_empty() {
+            *self.scene.lock().await = self.cluster.scene().await;
+        }
         let found = objects::numbers(&self.cluster.client).await?;
         verdict
             .violations
@@ -253,7 +260,13 @@ impl Run {
     }
 
     /// Keeps the logs and what was seen, for whoever wants to know why.
-    fn keep(&self, seed: u64, schedule: &Schedule, verdict: &Verdict) -> anyhow::Result<PathBuf> {
+    fn keep(
+        &self,
+        seed: u64,
+        schedule: &Schedule,
+        verdict: &Verdict,
+        scene: &str,
+    ) -> anyhow::Result<PathBuf> {
         let path = std::env::temp_dir().join(format!("pointsman-faults-seed-{seed}"));
         std::fs::create_dir_all(&path)?;
         let logs = self.cluster.home.data_dir().join("logs");
@@ -262,6 +275,7 @@ impl Run {
         }
         std::fs::copy(self.cluster.home.path().join("up.log"), path.join("up.log"))?;
         std::fs::write(path.join("events.txt"), self.events(schedule, verdict))?;
+        std::fs::write(path.join("scene.txt"), scene)?;
         Ok(path)
     }
 
