@@ -135,7 +135,7 @@ impl Metrics {
             commits: registry.histograms(
                 define(
                     "etcd_request_duration_seconds",
-                    "Time the store took, by operation. The name is upstream's, whatever the engine: on the embedded one it is the time to a durable write.",
+                    "Time the store took, by operation, until a write is durable. The name is upstream's, whatever the engine.",
                 )
                 .unit(Unit::Seconds)
                 .labels(&["operation"])

@@ -46,7 +46,7 @@ impl Metrics {
             running_pods: registry.gauge(define("kubelet_running_pods", "Pods that have a network of their own on this node now.")),
             running_containers: registry.gauge(define("kubelet_running_containers", "Containers whose process runs now.")),
             started_pods: registry.counter(define("kubelet_started_pods_total", "Pods whose network was set up since the start.")),
-            restarts: registry.counter(define("kubelet_restarted_containers_total", "Containers started again after they ended, by their restart policy or a failed liveness probe.")),
+            restarts: registry.counter(define("kubelet_restarted_containers_total", "Containers started again after they ended.")),
             pod_start: registry.histogram(seconds(
                 "kubelet_pod_start_duration_seconds",
                 "From the first sight of a pod to its first report of all containers running.",
@@ -63,7 +63,7 @@ impl Metrics {
                 &fine,
             )),
             gate_outcomes: registry.counters(
-                define("pointsman_node_gate_total", "Pods that had to end, by what the shutdown gate said; `everywhere` is the good one, `unreachable` means that no collector answered.")
+                define("pointsman_node_gate_total", "Pods that had to end, by what the shutdown gate said; `unreachable`: nobody answered.")
                     .labels(&["outcome"]),
             ),
             gate_wait: registry.histogram(seconds(

@@ -92,7 +92,7 @@ impl Metrics {
                 "pointsman_probe_demand_per_second",
                 "Checks per second that all probes ask for, before any stretching.",
             )),
-            workers: registry.gauge(Definition::new("pointsman_probe_workers", "Probes that are being carried out, over all containers.")),
+            workers: registry.gauge(Definition::new("pointsman_probe_workers", "Probes of all containers of the node.")),
             connections: registry.gauge(Definition::new(
                 "pointsman_probe_connections",
                 "Connections of checks under way, and those that servers have not closed yet.",

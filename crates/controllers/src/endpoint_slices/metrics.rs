@@ -74,7 +74,7 @@ impl Metrics {
                 "EndpointSlices that would exist with perfect packing; far fewer than exist means that slices are sparse.",
             )),
             changes: registry.counters(
-                define("endpoint_slice_controller_changes", "EndpointSlices written, by operation: create, update, delete.").labels(&["operation"]),
+                define("endpoint_slice_controller_changes", "EndpointSlices created, updated or deleted.").labels(&["operation"]),
             ),
             changed: registry.histograms(
                 define(
