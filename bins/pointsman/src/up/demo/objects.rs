@@ -27,21 +27,23 @@ pub async fn create(stage: &Stage) -> anyhow::Result<()> {
 /// Forgets the latency profile of an earlier demonstration, so that a lost node is noticed within seconds.
 pub async fn forget_profile(client: &Client) -> anyhow::Result<()> {
     const WISHES: Resource = Resource::new("config.openshift.io", "v1", "nodes");
-    const CONFIG_MAPS: Resource = Resource::core("configmaps");
+    let config_maps = || client.api(Resource::core("configmaps"), Some("kube-system"));
     // The wish first: nobody writes the others then.
-    let mut doomed = vec![(client.api(WISHES, None), "cluster")];
-    for name in [
-        "pointsman-latency-profile",
-        "pointsman-node",
-        "pointsman-controllers",
-        "pointsman-apiserver",
+    for (api, name) in [
+        (client.api(WISHES, None), "cluster"),
+        (config_maps(), "pointsman-latency-profile"),
     ] {
-        doomed.push((client.api(CONFIG_MAPS, Some("kube-system")), name));
-    }
-    for (api, name) in doomed {
         match api.delete(name, &DeleteOptions::default()).await {
             Ok(()) | Err(ApiError::NotFound(_)) => {}
             Err(error) => return Err(error).with_context(|| format!("deleting {name}")),
+        }
+    }
+    // Without keys the flags hold again; if it were deleted, its settings would stay in force.
+    for name in ["pointsman-node", "pointsman-controllers", "pointsman-apiserver"] {
+        let no_keys = Patch::Merge(br#"{"data":null}"#.to_vec());
+        match config_maps().patch::<Value>(name, no_keys).await {
+            Ok(_) | Err(ApiError::NotFound(_)) => {}
+            Err(error) => return Err(error).with_context(|| format!("clearing {name}")),
         }
     }
     Ok(())
