@@ -111,6 +111,12 @@ test-faults: deps ## Put whole clusters under seeded faults (needs root; SEEDS=5
 	sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; $$sudo target/release/pointsman faults \
 	  --first-seed $(or $(FIRST),1) --seeds $(or $(SEEDS),50) $(if $(FOR),--duration $(FOR))
 
+.PHONY: bench-up
+bench-up: deps ## Measure a whole cluster on this machine: start, memory, idle CPU, 100 Services (root)
+	$(CARGO) build --locked --release --bin pointsman
+	tools/bench_up.py target/release/pointsman
+	tools/bench_up.py target/release/pointsman --nodes 10 --spread --idle 5
+
 .PHONY: bench-proxy
 bench-proxy: deps ## Measure the proxy in all modes (root; PEER_KUBE_PROXY=path adds kube-proxy)
 	$(CARGO) build --locked --release --bin pointsman --example bench_proxy
