@@ -60,6 +60,11 @@ licences: ## Check that every dependency may be distributed under Apache-2.0
 unit: deps ## Run all tests
 	$(CARGO) nextest run --locked --workspace
 
+.PHONY: test-kube
+test-kube: deps ## Run the black-box suite against a cluster's API server (KUBECONFIG=path; needs root)
+	@[ -n "$(KUBECONFIG)" ] || { echo "name the cluster: make test-kube KUBECONFIG=path"; exit 2; }
+	POINTSMAN_TEST_KUBECONFIG=$(abspath $(KUBECONFIG)) $(CARGO) nextest run --locked -p pointsman --test kube
+
 .PHONY: bench-api
 bench-api: deps ## Measure the API server, on the embedded store and on etcd
 	$(CARGO) build --locked --release --bin pointsman --example bench_api
