@@ -136,11 +136,9 @@ async fn run(plan: Plan) {
         if let Some(peer) = &peer {
             contenders.extend(plan.peer_modes.iter().map(|mode| Contender::peer(peer, *mode)));
         }
-        for services in &plan.data_path {
-            let measured = data_path::run(&plan.program, &contenders, *services, plan.limits.start).await;
-            measured.into_iter().for_each(|it| results.put_data_path(it));
-            plan.keep(&results);
-        }
+        let (sizes, limit) = (&plan.data_path, plan.limits.start);
+        let measured = data_path::run(&plan.program, &contenders, sizes, limit).await;
+        measured.into_iter().for_each(|it| results.put_data_path(it));
     }
     plan.keep(&results);
     println!("{}", report::markdown(&results));

@@ -128,6 +128,9 @@ pub struct Connections {
     pub per_second: f64,
     pub p50_us: f64,
     pub p99_us: f64,
+    /// Connections whose first packet was lost somewhere.
+    #[serde(default)]
+    pub lost: usize,
     pub direct_per_second: f64,
 }
 
@@ -214,18 +217,19 @@ pub fn markdown(results: &Results) -> String {
         );
     }
     if !results.data_path.is_empty() {
-        out.push_str("\n| new connections | mode | Services | per second | p50 | p99 | without a Service, per second |\n|---|---|--:|--:|--:|--:|--:|\n");
+        out.push_str("\n| new connections | mode | Services | per second | p50 | p99 | lost | without a Service, per second |\n|---|---|--:|--:|--:|--:|--:|--:|\n");
     }
     for it in &results.data_path {
         let _ = writeln!(
             out,
-            "| {} | {} | {} | {:.0} | {:.0} µs | {:.0} µs | {:.0} |",
+            "| {} | {} | {} | {:.0} | {:.0} µs | {:.0} µs | {} | {:.0} |",
             it.contender,
             it.mode.name(),
             it.services,
             it.per_second,
             it.p50_us,
             it.p99_us,
+            it.lost,
             it.direct_per_second
         );
     }

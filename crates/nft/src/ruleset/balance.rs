@@ -23,6 +23,14 @@ fn sticky(pool: Pool) -> Name {
     pool.name("sticky-pick")
 }
 
+fn again(pool: Pool) -> Name {
+    pool.name("pick-again")
+}
+
+fn sticky_again(pool: Pool) -> Name {
+    pool.name("sticky-again")
+}
+
 fn connect(pool: Pool) -> Name {
     pool.name("sticky-connect")
 }
@@ -42,7 +50,14 @@ pub(super) fn chains<A: Address>(chains: &mut Chains<A>, pool: Pool) {
         [rule().key_in(pool, SetId::Sticky(pool)).goto(sticky(pool))]
             .into_iter()
             .chain(by_class(pool, plain))
-            .chain(nothing(pool)),
+            .chain([rule().goto(again(pool))]),
+    );
+    // A commit may move a destination to a class that a packet has just passed. So before a packet is refused,
+    // it looks once more, and would have to meet a second commit within a microsecond to miss it again.
+    chains.chain(again(pool), by_class(pool, plain).chain(nothing(pool)));
+    chains.chain(
+        sticky_again(pool),
+        by_class(pool, remembered).chain(nothing(pool)),
     );
     // The token of the remembered endpoint travels in the packet's priority, the only scratch space that
     // means nothing to routing and filters; it is cleared first, for the sender may have set it.
@@ -58,7 +73,7 @@ pub(super) fn chains<A: Address>(chains: &mut Chains<A>, pool: Pool) {
         ]
         .into_iter()
         .chain(by_class(pool, remembered))
-        .chain(nothing(pool)),
+        .chain([rule().goto(sticky_again(pool))]),
     );
     chains.chain(
         connect(pool),

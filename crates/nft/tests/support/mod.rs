@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub mod network;
+
 use std::sync::Arc;
 
 use pointsman_dataplane::{Index, Scope, ServiceState};
