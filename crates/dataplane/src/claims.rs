@@ -60,14 +60,13 @@ impl<A: Address> Claims<A> {
         after: Option<&Service<A>>,
     ) -> BTreeSet<ServiceName> {
         let list = |service: Option<&Service<A>>| -> BTreeSet<(Destination<A>, Claimant)> {
-            let ports = service
-                .into_iter()
-                .flat_map(|service| service.ports.iter().map(move |port| (service, port)));
-            let claims = ports.flat_map(|(service, port)| {
-                destinations(service, port).map(|(kind, at)| (at, (kind, service.name.clone())))
-            });
-            claims.collect()
+            service.into_iter().flat_map(claims).collect()
         };
+        if let (None, Some(service)) = (before, after) {
+            // Most Services are only ever added, and most of those in a long list.
+            let touched = claims(service).filter_map(|(at, claimant)| self.claim(at, claimant));
+            return touched.filter(|name| *name != service.name).collect();
+        }
         let (before, after) = (list(before), list(after));
         let mut touched = BTreeSet::new();
         for (at, claimant) in before.difference(&after) {
@@ -107,6 +106,7 @@ impl<A: Address> Claims<A> {
                 self.owners.insert(at, claimant);
                 None
             }
+            Some(owner) if claimant == *owner => None,
             Some(owner) if claimant < *owner => {
                 let displaced = std::mem::replace(owner, claimant);
                 let name = displaced.1.clone();
@@ -144,6 +144,14 @@ impl<A: Address> Claims<A> {
         }
         promoted
     }
+}
+
+/// Everything a Service lays claim to.
+fn claims<A: Address>(service: &Service<A>) -> impl Iterator<Item = (Destination<A>, Claimant)> + '_ {
+    let ports = service.ports.iter();
+    ports.flat_map(move |port| {
+        destinations(service, port).map(|(kind, at)| (at, (kind, service.name.clone())))
+    })
 }
 
 /// Everything a Service port answers to.

@@ -96,7 +96,7 @@ pub struct NodeFacts {
 /// Converts a Service.
 pub fn service(object: &wire::Service, names: &mut Interner) -> Result<ConvertedService, BadName> {
     let name = ServiceName::new(&object.metadata.namespace, &object.metadata.name)?;
-    let mut problems = Problems::new("Service", name.as_str());
+    let mut problems = Problems::new("Service");
     let ports = service_ports(&object.spec, names, &mut problems);
     let hidden = object.metadata.labels.contains_key(PROXY_NAME_LABEL);
     let headless = matches!(object.spec.cluster_ip.as_str(), "" | "None");
@@ -110,18 +110,18 @@ pub fn service(object: &wire::Service, names: &mut Interner) -> Result<Converted
     };
     let revision = Revision::parse(&object.metadata.resource_version);
     Ok(ConvertedService {
+        problems: problems.found(&name),
         name,
         revision,
         v4,
         v6,
-        problems: problems.found(),
     })
 }
 
 /// Converts a slice.
 pub fn slice(object: &wire::EndpointSlice, names: &mut Interner) -> Result<ConvertedSlice, BadName> {
     let name = SliceName::new(&object.metadata.namespace, &object.metadata.name)?;
-    let mut problems = Problems::new("EndpointSlice", name.as_str());
+    let mut problems = Problems::new("EndpointSlice");
     let service = object
         .metadata
         .labels
@@ -140,11 +140,16 @@ pub fn slice(object: &wire::EndpointSlice, names: &mut Interner) -> Result<Conve
         _ => FamilySlice::Ignored(name),
     };
     let annotation = object.metadata.annotations.get(trigger::ANNOTATION);
+    let problems = match &slice {
+        FamilySlice::V4(slice) => problems.found(&slice.name),
+        FamilySlice::V6(slice) => problems.found(&slice.name),
+        FamilySlice::Ignored(name) => problems.found(name),
+    };
     Ok(ConvertedSlice {
         slice,
         revision: Revision::parse(&object.metadata.resource_version),
         trigger: annotation.and_then(|text| TriggerTime::parse(text)),
-        problems: problems.found(),
+        problems,
     })
 }
 
@@ -180,32 +185,34 @@ pub fn node(object: &wire::Node) -> NodeFacts {
 }
 
 struct Problems {
-    object: String,
-    found: Vec<Problem>,
+    kind: &'static str,
+    found: Vec<(&'static str, String)>,
 }
 
 impl Problems {
-    fn new(kind: &str, name: &str) -> Self {
+    fn new(kind: &'static str) -> Self {
         Self {
-            object: format!("{kind} {name}"),
+            kind,
             found: Vec::new(),
         }
     }
 
     fn report(&mut self, field: &'static str, value: impl ToString) {
-        self.found.push(Problem {
-            object: self.object.clone(),
-            field,
-            value: value.to_string(),
-        });
+        self.found.push((field, value.to_string()));
     }
 
     /// Each problem once, although both families meet it.
-    fn found(mut self) -> Vec<Problem> {
-        self.found
-            .sort_by(|a, b| (a.field, &a.value).cmp(&(b.field, &b.value)));
+    fn found(mut self, name: impl std::fmt::Display) -> Vec<Problem> {
+        self.found.sort();
         self.found.dedup();
-        self.found
+        let found = self.found.into_iter();
+        found
+            .map(|(field, value)| Problem {
+                object: format!("{} {name}", self.kind),
+                field,
+                value,
+            })
+            .collect()
     }
 }
 

@@ -189,12 +189,12 @@ impl<A: Address> Index<A> {
         revision: Option<Revision>,
     ) {
         self.told_service(revision);
-        let name = self.known_name(name);
-        let entry = self.entries.entry(name.clone()).or_default();
-        if entry.service.as_deref() == service.as_ref() {
-            self.forget_if_empty(&name);
+        let known = self.entries.get(name).and_then(|entry| entry.service.as_deref());
+        if known == service.as_ref() {
             return;
         }
+        let name = self.known_name(name);
+        let entry = self.entries.entry(name.clone()).or_default();
         let service = service.map(|service| {
             Arc::new(Service {
                 name: name.clone(),
@@ -203,9 +203,10 @@ impl<A: Address> Index<A> {
             })
         });
         let before = std::mem::replace(&mut entry.service, service.clone());
-        self.dirty
-            .extend(self.claims.replace(before.as_deref(), service.as_deref()));
-        self.dirty.insert(name.clone());
+        for other in self.claims.replace(before.as_deref(), service.as_deref()) {
+            self.mark(&other);
+        }
+        self.mark(&name);
         self.forget_if_empty(&name);
     }
 
@@ -237,7 +238,7 @@ impl<A: Address> Index<A> {
         }
         let service = self.known_name(&slice.service);
         if !same_content {
-            self.dirty.insert(service.clone());
+            self.mark(&service);
         }
         self.entries.entry(service.clone()).or_default().slices.add(key);
         let ports = self.pool.slice_ports(slice.ports);
@@ -248,6 +249,9 @@ impl<A: Address> Index<A> {
     /// Folds the deletion of a slice, which also discards the trigger times it still had to report.
     pub fn remove_slice(&mut self, name: &SliceName, revision: Option<Revision>) {
         self.told_slice(revision);
+        if self.slices.is_empty() {
+            return;
+        }
         let key = self.keys.of(name);
         if let Some(gone) = self.slices.remove(&key) {
             self.triggers.retain(|trigger| trigger.slice != *name);
@@ -527,11 +531,18 @@ impl<A: Address> Index<A> {
         })
     }
 
+    /// Notes that a Service may differ from what the kernel has. A full batch looks at all of them anyway.
+    fn mark(&mut self, name: &ServiceName) {
+        if !self.full {
+            self.dirty.insert(name.clone());
+        }
+    }
+
     fn detach(&mut self, slice: SliceKey, service: &ServiceName) {
         if let Some(entry) = self.entries.get_mut(service) {
             entry.slices.remove(slice);
         }
-        self.dirty.insert(service.clone());
+        self.mark(service);
         self.forget_if_empty(service);
     }
 

@@ -4,7 +4,6 @@
 //! and the destinations it really owns. A backend's rules for a Service are a function of this value and
 //! the [`Settings`](crate::Settings) alone, so comparing two states is comparing their rules.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pointsman_model::{
@@ -257,34 +256,31 @@ pub fn merge<'a, A: Address>(
     port: &ServicePort,
     slices: impl Iterator<Item = SliceView<'a, A>>,
 ) -> Vec<Endpoint<A>> {
-    let mut merged: BTreeMap<Backend<A>, Endpoint<A>> = BTreeMap::new();
+    let mut merged: Vec<Endpoint<A>> = Vec::new();
     for slice in slices {
         let ports = slice
             .ports
             .iter()
             .filter(|candidate| candidate.name == port.name && candidate.protocol == port.protocol);
         for slice_port in ports {
-            for endpoint in slice.endpoints {
-                let candidate = Endpoint {
-                    backend: Backend {
-                        address: endpoint.address,
-                        port: slice_port.port,
-                    },
-                    conditions: endpoint.conditions,
-                    node: endpoint.node.clone(),
-                    hints: endpoint.hints.clone(),
-                };
-                match merged.get_mut(&candidate.backend) {
-                    Some(known) if rank(&candidate) > rank(known) => *known = candidate,
-                    Some(_) => {}
-                    None => {
-                        merged.insert(candidate.backend, candidate);
-                    }
-                }
-            }
+            merged.extend(slice.endpoints.iter().map(|endpoint| Endpoint {
+                backend: Backend {
+                    address: endpoint.address,
+                    port: slice_port.port,
+                },
+                conditions: endpoint.conditions,
+                node: endpoint.node.clone(),
+                hints: endpoint.hints.clone(),
+            }));
         }
     }
-    merged.into_values().collect()
+    // The best of equals comes first, and the others go.
+    merged.sort_by(|one, other| {
+        let order = one.backend.cmp(&other.backend);
+        order.then_with(|| rank(other).cmp(&rank(one)))
+    });
+    merged.dedup_by(|later, earlier| later.backend == earlier.backend);
+    merged
 }
 
 /// Orders duplicates of one endpoint; the greatest is kept.

@@ -4,8 +4,11 @@
 //! missing or `null` list is an empty one. They live only until [`convert`](crate::convert) has made
 //! domain values of them.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 
+use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 /// The metadata the proxy reads.
@@ -19,9 +22,11 @@ pub struct Metadata {
     pub namespace: String,
     pub name: String,
     pub resource_version: String,
-    #[serde(deserialize_with = "null_as_default")]
+    /// Those of them that anything here reads.
+    #[serde(deserialize_with = "known_keys")]
     pub labels: BTreeMap<String, String>,
-    #[serde(deserialize_with = "null_as_default")]
+    /// Those of them that anything here reads.
+    #[serde(deserialize_with = "known_keys")]
     pub annotations: BTreeMap<String, String>,
     pub deletion_timestamp: Option<String>,
 }
@@ -316,4 +321,47 @@ where
     T: Default + Deserialize<'de>,
 {
     Option::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
+/// The labels and annotations that mean something to a proxy.
+const KNOWN_KEYS: [&str; 5] = [
+    crate::convert::PROXY_NAME_LABEL,
+    crate::convert::HEADLESS_LABEL,
+    crate::convert::SERVICE_NAME_LABEL,
+    crate::convert::ZONE_LABEL,
+    crate::trigger::ANNOTATION,
+];
+
+/// Reads a map but for the entries that nobody asks for; in a large cluster they would be most of the work.
+fn known_keys<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
+    struct KnownKeys;
+
+    #[derive(Deserialize)]
+    struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+
+    impl<'de> Visitor<'de> for KnownKeys {
+        type Value = BTreeMap<String, String>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a map of texts")
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(BTreeMap::new())
+        }
+
+        fn visit_map<M: MapAccess<'de>>(self, mut entries: M) -> Result<Self::Value, M::Error> {
+            let mut known = BTreeMap::new();
+            while let Some(Key(key)) = entries.next_key()? {
+                if KNOWN_KEYS.contains(&key.as_ref()) {
+                    known.insert(key.into_owned(), entries.next_value()?);
+                } else {
+                    entries.next_value::<IgnoredAny>()?;
+                }
+            }
+            Ok(known)
+        }
+    }
+
+    deserializer.deserialize_any(KnownKeys)
 }

@@ -29,7 +29,7 @@ macro_rules! namespaced {
                         return Err(BadName(part.to_owned()));
                     }
                 }
-                Ok(Self(Arc::from([namespace, "/", name].concat())))
+                Ok(Self(join(namespace, name)))
             }
 
             /// The namespace.
@@ -105,6 +105,22 @@ macro_rules! plain {
             }
         }
     };
+}
+
+/// `namespace/name`. Names of the lengths that API servers allow are put together without memory of their own.
+fn join(namespace: &str, name: &str) -> Arc<str> {
+    let mut buffer = [0; 320];
+    let length = namespace.len() + 1 + name.len();
+    let joined = buffer.get_mut(..length).and_then(|buffer| {
+        buffer[..namespace.len()].copy_from_slice(namespace.as_bytes());
+        buffer[namespace.len()] = b'/';
+        buffer[namespace.len() + 1..].copy_from_slice(name.as_bytes());
+        std::str::from_utf8(buffer).ok()
+    });
+    match joined {
+        Some(joined) => Arc::from(joined),
+        None => Arc::from([namespace, "/", name].concat()),
+    }
 }
 
 namespaced! {

@@ -16,11 +16,13 @@ pub mod config;
 pub mod explain;
 pub mod health;
 pub mod metrics;
-pub mod run;
+
+mod run;
 
 mod flows;
 mod http;
 mod owner;
+mod read;
 mod serve;
 mod service_health;
 mod side;

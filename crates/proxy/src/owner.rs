@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use pointsman_api_client::{Event, ObjectKey};
-use pointsman_dataplane::convert::{self, FamilySlice, Problem};
+use pointsman_dataplane::convert::{ConvertedService, ConvertedSlice, FamilySlice, NodeFacts};
 use pointsman_dataplane::health::SyncHealth;
 use pointsman_dataplane::sync::Resource;
 use pointsman_dataplane::{Watermark, wire};
 use pointsman_kernel::interfaces;
 use pointsman_kernel::nftables_backend::Commits;
-use pointsman_model::{Interner, Revision, ServiceName, SliceName};
+use pointsman_model::{Revision, ServiceName, SliceName};
 use tokio::sync::{mpsc, watch};
 
 use crate::backend::Report;
@@ -28,9 +28,9 @@ const NODE_PATIENCE: Duration = Duration::from_secs(30);
 /// What the watches tell.
 #[derive(Debug)]
 pub(crate) enum Input {
-    Service(Box<Event<wire::Service>>),
-    Slice(Box<Event<wire::EndpointSlice>>),
-    Node(Box<Event<wire::Node>>),
+    Service(Box<Event<ConvertedService>>),
+    Slice(Box<Event<ConvertedSlice>>),
+    Node(Box<Event<NodeFacts>>),
     ServiceRange(Box<Event<wire::ServiceCidr>>),
 }
 
@@ -44,7 +44,6 @@ pub(crate) enum Told {
 /// The state and everything that is told about it.
 pub(crate) struct Owner {
     config: Config,
-    names: Interner,
     v4: Side<Ipv4Addr>,
     v6: Side<Ipv6Addr>,
     node: NodeState,
@@ -97,7 +96,6 @@ impl Owner {
             let _ = other.send(Told::V6(report));
         })?;
         Ok(Self {
-            names: Interner::default(),
             v4,
             v6,
             node,
@@ -224,21 +222,16 @@ impl Owner {
         }
     }
 
-    fn take_service(&mut self, event: Event<wire::Service>, now: Instant) {
+    fn take_service(&mut self, event: Event<ConvertedService>, now: Instant) {
         match event {
             Event::Init => self.list_begins(Resource::Services),
             Event::Applied { object, .. } => {
                 count(&self.metrics.service_changes);
-                let converted = match convert::service(&object, &mut self.names) {
-                    Ok(converted) => converted,
-                    Err(error) => return tracing::warn!(%error, "a Service is left out"),
-                };
-                report(&converted.problems);
-                let (name, revision) = (&converted.name, converted.revision);
+                let (name, revision) = (&object.name, object.revision);
                 self.v4
-                    .fold(now, |index| index.fold_service(name, converted.v4, revision));
+                    .fold(now, |index| index.fold_service(name, object.v4, revision));
                 self.v6
-                    .fold(now, |index| index.fold_service(name, converted.v6, revision));
+                    .fold(now, |index| index.fold_service(name, object.v6, revision));
             }
             Event::Deleted {
                 key,
@@ -264,19 +257,14 @@ impl Owner {
         }
     }
 
-    fn take_slice(&mut self, event: Event<wire::EndpointSlice>, now: Instant) {
+    fn take_slice(&mut self, event: Event<ConvertedSlice>, now: Instant) {
         match event {
             Event::Init => self.list_begins(Resource::Slices),
             Event::Applied { object, .. } => {
                 count(&self.metrics.endpoint_changes);
-                let converted = match convert::slice(&object, &mut self.names) {
-                    Ok(converted) => converted,
-                    Err(error) => return tracing::warn!(%error, "an EndpointSlice is left out"),
-                };
-                report(&converted.problems);
-                let (revision, trigger) = (converted.revision, converted.trigger);
+                let (revision, trigger) = (object.revision, object.trigger);
                 // A name may come back with another kind of addresses, so the other family forgets it.
-                match converted.slice {
+                match object.slice {
                     FamilySlice::V4(slice) => {
                         self.v6
                             .fold(now, |index| index.remove_slice(&slice.name, revision));
@@ -330,11 +318,10 @@ impl Owner {
         self.v6.listed(now, resource);
     }
 
-    fn take_node(&mut self, event: Event<wire::Node>, now: Instant) {
+    fn take_node(&mut self, event: Event<NodeFacts>, now: Instant) {
         match event {
             Event::Init => {}
-            Event::Applied { object, .. } => {
-                let facts = convert::node(&object);
+            Event::Applied { object: facts, .. } => {
                 self.node_eligible = facts.eligible;
                 self.node.addresses = facts.addresses;
                 self.node.pod_cidrs = facts.pod_cidrs;
@@ -379,12 +366,6 @@ pub(crate) const INBOX: usize = 1024;
 fn count((total, pending): &(pointsman_telemetry::Counter, pointsman_telemetry::Gauge)) {
     total.inc();
     pending.inc();
-}
-
-fn report(problems: &[Problem]) {
-    for problem in problems {
-        tracing::warn!(%problem, "part of an object is left out");
-    }
 }
 
 fn name<N, E: std::fmt::Display>(key: &ObjectKey, make: impl Fn(&str, &str) -> Result<N, E>) -> Option<N> {

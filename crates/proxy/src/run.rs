@@ -6,8 +6,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use ::http::{Request, Response};
 use hyper::body::Incoming;
 use pointsman_api_client::{Client, ConnectError, Event, Resource, Scope, Watcher, connect};
-use pointsman_dataplane::wire;
+use pointsman_dataplane::{convert, wire};
 use pointsman_kernel::features::{Unsupported, probe_nftables};
+use pointsman_model::Interner;
 use pointsman_telemetry::{BuildInfo, Registry, register_process};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
@@ -18,6 +19,7 @@ use crate::config::{Config, Mode};
 use crate::http::{Body, Wildcard, bind_listener, listen_and_serve, serve};
 use crate::metrics::Metrics;
 use crate::owner::{INBOX, Input, Owner};
+use crate::read;
 use crate::serve::{Watermarks, healthz, metrics};
 
 /// Why a proxy gave up.
@@ -134,9 +136,15 @@ fn start_watches(tasks: &mut JoinSet<()>, client: &Client, config: &Config, send
         .fields("spec.clusterIP!=None");
     let slices = Scope::all(Resource::ENDPOINT_SLICES).labels("!service.kubernetes.io/headless");
     let node = Scope::all(Resource::NODES).fields(&format!("metadata.name={}", config.node));
-    follow::<wire::Service>(tasks, client, services, sender, Input::Service);
-    follow::<wire::EndpointSlice>(tasks, client, slices, sender, Input::Slice);
-    follow::<wire::Node>(tasks, client, node, sender, Input::Node);
+    // Objects are converted where they are read, one task for each kind; the owner only folds.
+    let mut names = Interner::default();
+    let convert = move |object: wire::Service| read::service(&object, &mut names);
+    follow(tasks, client, services, sender, convert, Input::Service);
+    let mut names = Interner::default();
+    let convert = move |object: wire::EndpointSlice| read::slice(&object, &mut names);
+    follow(tasks, client, slices, sender, convert, Input::Slice);
+    let convert = |object: wire::Node| Some(convert::node(&object));
+    follow(tasks, client, node, sender, convert, Input::Node);
     if config.mode == Mode::Nftables {
         // Older servers do not have them, and older roles may not read them.
         let ranges = Watcher::new(client.clone(), Scope::all(Resource::SERVICE_CIDRS)).optional();
@@ -144,13 +152,16 @@ fn start_watches(tasks: &mut JoinSet<()>, client: &Client, config: &Config, send
     }
 }
 
-fn follow<T: DeserializeOwned + Send + 'static>(
+fn follow<T: DeserializeOwned + Send + 'static, U: Send + 'static>(
     tasks: &mut JoinSet<()>,
     client: &Client,
     scope: Scope,
     sender: &mpsc::Sender<Input>,
-    input: fn(Box<Event<T>>) -> Input,
+    mut convert: impl FnMut(T) -> Option<U> + Send + 'static,
+    input: fn(Box<Event<U>>) -> Input,
 ) {
     let watcher = Watcher::<T>::new(client.clone(), scope);
-    tasks.spawn(watcher.forward(sender.clone(), move |event| Some(input(Box::new(event)))));
+    tasks.spawn(watcher.forward(sender.clone(), move |event| {
+        Some(input(Box::new(event.try_map(&mut convert)?)))
+    }));
 }

@@ -1,6 +1,8 @@
 //! Which objects has the caller been told of?
 
-use std::collections::HashSet;
+mod names;
+
+use names::Names;
 use std::fmt;
 
 /// Namespace and name in one block of text.
@@ -33,18 +35,20 @@ impl fmt::Display for ObjectKey {
 /// The objects told so far, and during a list those that it has shown.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    told: HashSet<ObjectKey>,
+    told: Names,
     /// Objects from before the list that it has not shown yet; `None` outside of lists.
-    unseen: Option<HashSet<ObjectKey>>,
+    unseen: Option<Names>,
 }
 
 impl Known {
     /// A list begins, or begins again.
     pub fn begin_list(&mut self) {
-        if let Some(unseen) = self.unseen.take() {
-            self.told.extend(unseen);
+        let mut unseen = std::mem::take(&mut self.told);
+        // What an earlier attempt has not shown either.
+        for (namespace, name) in self.unseen.take().iter().flat_map(Names::iter) {
+            unseen.insert(namespace, name);
         }
-        self.unseen = Some(std::mem::take(&mut self.told));
+        self.unseen = Some(unseen);
     }
 
     /// Whether a list is under way.
@@ -54,25 +58,30 @@ impl Known {
 
     /// The list is complete; returns what is gone, in order.
     pub fn end_list(&mut self) -> Vec<ObjectKey> {
-        let mut gone: Vec<ObjectKey> = self.unseen.take().into_iter().flatten().collect();
+        let unseen = self.unseen.take().unwrap_or_default();
+        let keys = unseen
+            .iter()
+            .map(|(namespace, name)| ObjectKey::new(namespace, name));
+        let mut gone: Vec<ObjectKey> = keys.collect();
         gone.sort();
+        self.told.shrink();
         gone
     }
 
     /// An object was told.
-    pub fn insert(&mut self, key: ObjectKey) {
+    pub fn insert(&mut self, namespace: &str, name: &str) {
         if let Some(unseen) = &mut self.unseen {
-            unseen.remove(&key);
+            unseen.remove(namespace, name);
         }
-        self.told.insert(key);
+        self.told.insert(namespace, name);
     }
 
     /// An object was told to be gone.
-    pub fn remove(&mut self, key: &ObjectKey) {
+    pub fn remove(&mut self, namespace: &str, name: &str) {
         if let Some(unseen) = &mut self.unseen {
-            unseen.remove(key);
+            unseen.remove(namespace, name);
         }
-        self.told.remove(key);
+        self.told.remove(namespace, name);
     }
 }
 
@@ -88,13 +97,13 @@ mod tests {
     fn a_list_tells_what_is_gone_even_if_it_had_to_begin_twice() {
         let mut known = Known::default();
         known.begin_list();
-        known.insert(key("a"));
-        known.insert(key("b"));
+        known.insert("ns", "a");
+        known.insert("ns", "b");
         assert_eq!(known.end_list(), []);
         known.begin_list();
-        known.insert(key("c"));
+        known.insert("ns", "c");
         known.begin_list();
-        known.insert(key("b"));
+        known.insert("ns", "b");
         assert_eq!(known.end_list(), [key("a"), key("c")]);
         assert!(!known.listing());
     }

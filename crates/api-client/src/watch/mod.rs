@@ -15,7 +15,7 @@ use crate::client::Client;
 use crate::error::ApiError;
 use crate::resource::Resource;
 use bytes::Bytes;
-use decode::{Head, Kind, Line, Page};
+use decode::{Head, Kind, Line, Metadata, Page};
 use http::Method;
 use known::Known;
 use lines::Lines;
@@ -68,6 +68,32 @@ pub enum Event<T> {
     },
     /// Everything up to this resource version has been told: after a list, and with bookmarks.
     Synced(Box<str>),
+}
+
+impl<T> Event<T> {
+    /// The same event about a converted object; none if it cannot be converted.
+    pub fn try_map<U>(self, convert: impl FnOnce(T) -> Option<U>) -> Option<Event<U>> {
+        Some(match self {
+            Self::Init => Event::Init,
+            Self::Applied {
+                key,
+                object,
+                resource_version,
+            } => Event::Applied {
+                key,
+                object: convert(object)?,
+                resource_version,
+            },
+            Self::Deleted {
+                key,
+                resource_version,
+            } => Event::Deleted {
+                key,
+                resource_version,
+            },
+            Self::Synced(version) => Event::Synced(version),
+        })
+    }
 }
 
 /// Which objects are watched.
@@ -208,7 +234,11 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
     }
 
     /// Sends every event, converted, until the receiver is gone.
-    pub async fn forward<E>(mut self, sender: mpsc::Sender<E>, convert: impl Fn(Event<T>) -> Option<E>) {
+    pub async fn forward<E>(
+        mut self,
+        sender: mpsc::Sender<E>,
+        mut convert: impl FnMut(Event<T>) -> Option<E>,
+    ) {
         loop {
             let event = tokio::select! {
                 event = self.next() => event,
@@ -333,7 +363,7 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
             let path = self.scope.path(&query);
             let page: Page = self.client.get_path(&path).await?;
             for item in &page.items {
-                self.applied(item.get());
+                self.applied(item.get(), &mut String::new());
             }
             token = page.metadata.r#continue;
             if token.is_empty() {
@@ -389,26 +419,25 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
     }
 
     fn take(&mut self, line: &[u8], stream: &mut Stream) -> Result<(), ApiError> {
-        let line: Line<'_> =
-            serde_json::from_slice(line).map_err(|error| ApiError::Unreadable(error.to_string()))?;
+        let line = Line::read(line)?;
         match line.kind {
-            Kind::Added | Kind::Modified => {
-                if let Some(version) = self.applied(line.object.get()) {
-                    stream.resource_version = version;
-                }
-            }
+            Kind::Added | Kind::Modified => self.applied(line.object, &mut stream.resource_version),
             Kind::Deleted => {
-                let head = Head::read(line.object.get())?;
-                stream.resource_version = head.metadata.resource_version.into_owned();
-                let key = ObjectKey::new(&head.metadata.namespace, &head.metadata.name);
-                self.known.remove(&key);
+                let head = Head::read(line.object)?;
+                head.metadata
+                    .resource_version
+                    .as_ref()
+                    .clone_into(&mut stream.resource_version);
+                let (namespace, name) = (&head.metadata.namespace, &head.metadata.name);
+                self.known.remove(namespace, name);
+                let key = ObjectKey::new(namespace, name);
                 self.ready.push_back(Event::Deleted {
                     key,
                     resource_version: Some(stream.resource_version.as_str().into()),
                 });
             }
             Kind::Bookmark => {
-                let head = Head::read(line.object.get())?;
+                let head = Head::read(line.object)?;
                 let version = head.metadata.resource_version.into_owned();
                 if self.known.listing() {
                     if head.metadata.annotations.initial_events_end.as_deref() == Some("true") {
@@ -420,7 +449,7 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
                 stream.resource_version = version;
             }
             Kind::Error => {
-                let status = serde_json::from_str(line.object.get())
+                let status = serde_json::from_str(line.object)
                     .map_err(|error| ApiError::Unreadable(error.to_string()))?;
                 return Err(ApiError::from_status(status));
             }
@@ -429,31 +458,34 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
         Ok(())
     }
 
-    /// Takes in an object; returns its version. One that cannot be read is told in the log and left out.
-    fn applied(&mut self, text: &str) -> Option<String> {
-        let head = match Head::read(text) {
-            Ok(head) => head,
+    /// Takes in an object and notes its version. One that cannot be read is told in the log and left out.
+    fn applied(&mut self, text: &str, seen: &mut String) {
+        let Metadata {
+            namespace,
+            name,
+            resource_version,
+            ..
+        } = match Head::read(text) {
+            Ok(head) => head.metadata,
             Err(error) => {
                 tracing::warn!(resource = self.scope.resource.plural, %error, "an object without readable metadata is left out");
-                return None;
+                return;
             }
         };
-        let version = head.metadata.resource_version.into_owned();
+        resource_version.as_ref().clone_into(seen);
         match serde_json::from_str(text) {
             Ok(object) => {
-                let key = ObjectKey::new(&head.metadata.namespace, &head.metadata.name);
-                self.known.insert(key.clone());
+                self.known.insert(&namespace, &name);
                 self.ready.push_back(Event::Applied {
-                    key,
+                    key: ObjectKey::new(&namespace, &name),
                     object,
-                    resource_version: version.as_str().into(),
+                    resource_version: resource_version.into(),
                 });
             }
             Err(error) => {
-                tracing::warn!(resource = self.scope.resource.plural, namespace = %head.metadata.namespace, name = %head.metadata.name, %error, "an object that cannot be read is left out");
+                tracing::warn!(resource = self.scope.resource.plural, %namespace, %name, %error, "an object that cannot be read is left out");
             }
         }
-        Some(version)
     }
 
     fn listed(&mut self, version: &str) {
