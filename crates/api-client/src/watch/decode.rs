@@ -35,7 +35,7 @@ impl<'a> Line<'a> {
 
     /// Reads a line.
     pub fn read(line: &'a [u8]) -> Result<Self, ApiError> {
-        let unreadable = |error: &dyn std::fmt::Display| ApiError::Unreadable(error.to_string());
+        let unreadable = |error: &dyn fmt::Display| ApiError::Unreadable(error.to_string());
         let text = std::str::from_utf8(line).map_err(|error| unreadable(&error))?;
         for (kind, beginning) in Self::USUAL {
             if text.starts_with(beginning) && text.ends_with("}}") {
@@ -153,7 +153,7 @@ pub(crate) struct PageMetadata {
     pub r#continue: String,
 }
 
-fn nullable<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<Box<RawValue>>, D::Error> {
+fn nullable<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Box<RawValue>>, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
