@@ -6,7 +6,7 @@
 //! one beats a load balancer's, and then the lower name wins: the same answer on every node and after
 //! every history.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use pointsman_model::{Address, NodePort, Port, Protocol, Service, ServiceName, ServicePort};
 
@@ -38,7 +38,7 @@ type Claimant = (ClaimKind, ServiceName);
 /// Who owns which destination.
 #[derive(Debug)]
 pub struct Claims<A> {
-    owners: BTreeMap<Destination<A>, Claimant>,
+    owners: HashMap<Destination<A>, Claimant>,
     /// Claims that lost, for the destinations that have any.
     waiting: BTreeMap<Destination<A>, BTreeSet<Claimant>>,
 }
@@ -46,7 +46,7 @@ pub struct Claims<A> {
 impl<A> Default for Claims<A> {
     fn default() -> Self {
         Self {
-            owners: BTreeMap::new(),
+            owners: HashMap::new(),
             waiting: BTreeMap::new(),
         }
     }
@@ -93,11 +93,6 @@ impl<A: Address> Claims<A> {
     /// The number of destinations that more than one claim names.
     pub fn contested(&self) -> usize {
         self.waiting.len()
-    }
-
-    /// Packs the map after it was filled in ascending order, which leaves its nodes half empty.
-    pub(crate) fn compact(&mut self) {
-        self.owners = std::mem::take(&mut self.owners).into_iter().collect();
     }
 
     fn claim(&mut self, at: Destination<A>, claimant: Claimant) -> Option<ServiceName> {

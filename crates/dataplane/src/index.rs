@@ -10,7 +10,7 @@
 //! 3. [`Index::abort`] takes everything back instead. Nothing is lost; if the kernel's state is unknown,
 //!    the next batch is full.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use pointsman_model::{
@@ -39,7 +39,7 @@ pub struct Index<A> {
     /// Trigger times up to this moment belong to changes that other programs have already seen.
     started: TriggerTime,
     entries: BTreeMap<ServiceName, Entry<A>>,
-    slices: BTreeMap<SliceKey, Box<SliceRecord<A>>>,
+    slices: HashMap<SliceKey, Box<SliceRecord<A>>>,
     keys: SliceKeys,
     pool: PortPool,
     claims: Claims<A>,
@@ -166,7 +166,7 @@ impl<A: Address> Index<A> {
             external_ips,
             started,
             entries: BTreeMap::new(),
-            slices: BTreeMap::new(),
+            slices: HashMap::new(),
             keys: SliceKeys::default(),
             pool: PortPool::default(),
             claims: Claims::default(),
@@ -193,8 +193,8 @@ impl<A: Address> Index<A> {
         if known == service.as_ref() {
             return;
         }
+        // Equal names share their bytes, so that of the map is used.
         let name = self.known_name(name);
-        let entry = self.entries.entry(name.clone()).or_default();
         let service = service.map(|service| {
             Arc::new(Service {
                 name: name.clone(),
@@ -202,12 +202,15 @@ impl<A: Address> Index<A> {
                 ..service
             })
         });
+        let entry = self.entries.entry(name.clone()).or_default();
         let before = std::mem::replace(&mut entry.service, service.clone());
         for other in self.claims.replace(before.as_deref(), service.as_deref()) {
             self.mark(&other);
         }
         self.mark(&name);
-        self.forget_if_empty(&name);
+        if service.is_none() {
+            self.forget_if_empty(&name);
+        }
     }
 
     /// Folds an added or changed slice and its trigger time. An unchanged one gives no sample.
@@ -236,11 +239,22 @@ impl<A: Address> Index<A> {
         if let Some(old) = moved_from.cloned() {
             self.detach(key, &old);
         }
-        let service = self.known_name(&slice.service);
+        // The name as the index holds it already, so that equal names share their bytes.
+        let service = match self.entries.get_mut(&slice.service) {
+            Some(entry) => {
+                entry.slices.add(key);
+                let known = entry.service.as_ref().map(|service| &service.name);
+                known.unwrap_or(&slice.service).clone()
+            }
+            None => {
+                let entry = self.entries.entry(slice.service.clone()).or_default();
+                entry.slices.add(key);
+                slice.service
+            }
+        };
         if !same_content {
             self.mark(&service);
         }
-        self.entries.entry(service.clone()).or_default().slices.add(key);
         let ports = self.pool.slice_ports(slice.ports);
         let record = SliceRecord::new(service, ports, slice.endpoints, revision, trigger);
         self.slices.insert(key, Box::new(record));
@@ -507,11 +521,9 @@ impl<A: Address> Index<A> {
             .clone()
     }
 
-    /// Packs the maps: filled in ascending order, as lists arrive, their nodes are half empty.
+    /// Packs the map: filled in ascending order, as lists arrive, its nodes are half empty.
     fn compact(&mut self) {
         self.entries = std::mem::take(&mut self.entries).into_iter().collect();
-        self.slices = std::mem::take(&mut self.slices).into_iter().collect();
-        self.claims.compact();
         self.pool.forget_unused();
     }
 

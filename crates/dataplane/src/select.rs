@@ -6,7 +6,7 @@
 //! only when nothing ready is left (KEP-1669), and topology hints apply to ready endpoints of the cluster
 //! set only.
 
-use pointsman_model::{Address, Backend, Endpoint, NodeName, Service, ServicePort, TrafficPolicy, Zone};
+use pointsman_model::{Address, Backend, Endpoint, Few, NodeName, Service, ServicePort, TrafficPolicy, Zone};
 
 /// Where we look from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ pub struct Reachable<A> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Selection<A> {
     /// The union of both sets, ordered by address and port.
-    pub reachable: Box<[Reachable<A>]>,
+    pub reachable: Few<Reachable<A>>,
     /// Whether any endpoint of the cluster could be used at all: decides between reject and drop.
     pub has_any: bool,
 }
@@ -100,7 +100,7 @@ pub struct Selection<A> {
 impl<A> Default for Selection<A> {
     fn default() -> Self {
         Self {
-            reachable: Box::default(),
+            reachable: Few::default(),
             has_any: false,
         }
     }

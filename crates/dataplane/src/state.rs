@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use pointsman_model::{
-    Address, Affinity, Backend, Cidr, Conditions, Endpoint, NodePort, Protocol, Service, ServicePort,
+    Address, Affinity, Backend, Cidr, Conditions, Endpoint, Few, NodePort, Protocol, Service, ServicePort,
     ServicePortName, SliceEndpoint, SlicePort, TrafficPolicy,
 };
 
@@ -20,7 +20,7 @@ pub struct ServiceState<A> {
     /// The Service.
     pub service: Arc<Service<A>>,
     /// One for each of the Service's ports, in the same order.
-    pub ports: Box<[PortState<A>]>,
+    pub ports: Few<PortState<A>>,
     /// The number of endpoints over all ports, whatever their health.
     pub endpoints: u32,
     /// The number of distinct addresses of ready endpoints on this node.

@@ -6,8 +6,8 @@
 //! the rest load.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
 
 use pointsman_dataplane::{Batch, Change, ProgramError, Scope, ServiceState, Settings};
 use pointsman_model::{Address, ServiceName};
@@ -24,6 +24,8 @@ const INTERFACE: &str = "nf_tables";
 const PREDECESSOR: Name = Name::fixed("kube-proxy");
 /// Services for each transaction of a cold start: some milliseconds of kernel time.
 const SERVICES_PER_TRANSACTION: usize = 1000;
+/// Transactions of a cold start that may wait for the kernel.
+const PLANNED_AHEAD: usize = 2;
 /// How often a repair is planned again because somebody else changed the ruleset meanwhile. The last
 /// attempt is written without asking; the kernel still refuses what does not fit.
 const ATTEMPTS: u32 = 4;
@@ -43,6 +45,8 @@ pub struct NftablesBackend<A> {
     commits: Commits,
     /// Generation minus our commits, when the table was last known to be right.
     undisturbed: Option<u32>,
+    /// What was read ahead of the first batch, and at which generation.
+    read_ahead: Option<(Generation, Option<Inventory>)>,
 }
 
 /// What a sync wrote.
@@ -73,6 +77,7 @@ impl<A: Address> NftablesBackend<A> {
             planner: Planner::new(TableSettings::new(settings)),
             commits,
             undisturbed: None,
+            read_ahead: None,
         }
     }
 
@@ -87,6 +92,14 @@ impl<A: Address> NftablesBackend<A> {
         let mut written = Written::default();
         self.write_changes(&batch.changes, &mut written)?;
         Ok(written)
+    }
+
+    /// Reads the table while the lists of Services and slices are still on their way. The first batch uses it, if
+    /// nobody has committed anything meanwhile.
+    pub fn read_ahead(&mut self) -> Result<(), ProgramError> {
+        let (generation, _) = self.generation()?;
+        self.read_ahead = Some((generation, self.read_table()?));
+        Ok(())
     }
 
     /// Takes over new settings. If this returns true, the next batch has to be full.
@@ -135,7 +148,11 @@ impl<A: Address> NftablesBackend<A> {
         for attempt in 1..=ATTEMPTS {
             let (generation, drift) = self.generation()?;
             let only_at = (attempt < ATTEMPTS).then_some(generation);
-            let Some(found) = self.read_table()? else {
+            let found = match self.read_ahead.take() {
+                Some((at, found)) if at == generation => found,
+                _ => self.read_table()?,
+            };
+            let Some(found) = found else {
                 let written = self.fill(batch)?;
                 self.undisturbed = Some(drift);
                 return Ok(written);
@@ -175,10 +192,7 @@ impl<A: Address> NftablesBackend<A> {
             elements: create.element_count(),
             repaired: false,
         };
-        for chunk in batch.changes.chunks(SERVICES_PER_TRANSACTION) {
-            let added: Vec<Change<A>> = chunk.iter().filter_map(addition).collect();
-            self.write_changes(&added, &mut written)?;
-        }
+        self.fill_elements(batch, &mut written)?;
         if !last.is_empty() {
             self.commit(&last, None).map_err(refused)?;
             written.transactions += 1;
@@ -187,13 +201,47 @@ impl<A: Address> NftablesBackend<A> {
         Ok(written)
     }
 
+    /// Writes all Services into a table without any. A second thread plans what comes next while the kernel
+    /// takes a transaction.
+    fn fill_elements(&mut self, batch: &Batch<A>, written: &mut Written) -> Result<(), ProgramError> {
+        let mut planner = self.planner.clone();
+        let (sender, planned) = mpsc::sync_channel(PLANNED_AHEAD);
+        let (planner, outcome) = std::thread::scope(|scope| {
+            let planning = scope.spawn(move || {
+                for chunk in batch.changes.chunks(SERVICES_PER_TRANSACTION) {
+                    let added: Vec<Change<A>> = chunk.iter().filter_map(addition).collect();
+                    let planned = planner.plan(&added);
+                    planner.commit(planned.update);
+                    if sender.send(planned.transaction).is_err() {
+                        break;
+                    }
+                }
+                planner
+            });
+            let outcome = planned.iter().try_for_each(|it| self.write(&it, written));
+            // After a failure, this is what ends the planning.
+            drop(planned);
+            let planner = planning
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            (planner, outcome)
+        });
+        self.planner = planner;
+        outcome
+    }
+
+    fn write(&mut self, transaction: &Transaction, written: &mut Written) -> Result<(), ProgramError> {
+        if !transaction.is_empty() {
+            self.commit(transaction, None).map_err(refused)?;
+            written.transactions += 1;
+            written.elements += transaction.element_count();
+        }
+        Ok(())
+    }
+
     fn write_changes(&mut self, changes: &[Change<A>], written: &mut Written) -> Result<(), ProgramError> {
         let planned = self.planner.plan(changes);
-        if !planned.transaction.is_empty() {
-            self.commit(&planned.transaction, None).map_err(refused)?;
-            written.transactions += 1;
-            written.elements += planned.transaction.element_count();
-        }
+        self.write(&planned.transaction, written)?;
         self.planner.commit(planned.update);
         Ok(())
     }

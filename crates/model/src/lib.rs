@@ -10,6 +10,7 @@
 
 mod address;
 mod endpoint;
+mod few;
 mod name;
 mod port;
 mod revision;
@@ -17,6 +18,7 @@ mod service;
 
 pub use address::{Address, Cidr, IpFamily, ParseAddressError, ParseCidrError, parse_ip};
 pub use endpoint::{Backend, Conditions, Endpoint, Hints, Slice, SliceEndpoint, SlicePort};
+pub use few::Few;
 pub use name::{BadName, Interner, NodeName, PortName, ServiceName, ServicePortName, SliceName, Zone};
 pub use port::{NodePort, ParsePortError, Port, Protocol};
 pub use revision::Revision;

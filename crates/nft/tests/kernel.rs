@@ -125,6 +125,8 @@ const EVERYTHING_V4: &str = "node n1 ip=192.168.0.2 pods=10.0.0.0/8
     service default/sticky 10.96.0.2:80 affinity=300
     endpoint default/sticky 10.0.1.5:8080 node=n1
     endpoint default/sticky 10.0.2.5:8080 node=n2
+    service default/signals 10.96.0.3:7/sctp nodeport=30007 affinity=60
+    endpoint default/signals 10.0.2.5:7/sctp node=n2
     service default/dns 10.96.0.10:53/udp internal=Local
     endpoint default/dns 10.0.2.5:53/udp node=n2";
 
@@ -169,6 +171,8 @@ fn nft_prints_the_ipv4_table_and_reads_it_again() {
         "typeof ip daddr . meta l4proto . th dport . numgen random mod 65536 : ip daddr . th dport",
         "10.96.0.1 . tcp . 80 . 0 : 10.0.1.5 . 8080",
         "203.0.113.8 . tcp . 80 . 198.51.100.0/24",
+        "10.96.0.3 . sctp . 7 . 0 : 1",
+        "10.96.0.10 . udp . 53",
         "10.96.0.0/12",
         "dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 4 map @backends",
     ] {

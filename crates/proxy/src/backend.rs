@@ -112,6 +112,14 @@ impl<A: Address> Backend<A> {
         }
     }
 
+    /// Reads what the kernel has, ahead of the first batch.
+    fn read_ahead(&mut self) -> Result<(), ProgramError> {
+        match self {
+            Self::Nftables(backend) => backend.read_ahead(),
+            Self::Iptables(_) | Self::Absent => Ok(()),
+        }
+    }
+
     /// Takes over new settings; true if the next batch has to be full.
     pub fn change_settings(&mut self, settings: Settings<A>) -> bool {
         match self {
@@ -309,6 +317,7 @@ struct State<A> {
 
 impl<A: Address> State<A> {
     fn run(mut self, jobs: &mpsc::Receiver<Job<A>>, report: Reporter<A>) {
+        self.read_ahead();
         while let Ok(job) = jobs.recv() {
             match job {
                 Job::Sync(batch) => {
@@ -336,17 +345,29 @@ impl<A: Address> State<A> {
         }
     }
 
-    fn sync(&mut self, batch: &Batch<A>) -> Result<Written, ProgramError> {
-        let backend = match &mut self.backend {
-            Some(backend) => backend,
+    /// Uses the time until the lists are complete. What fails here is tried again with the first batch.
+    fn read_ahead(&mut self) {
+        if self.mode == Mode::Nftables
+            && let Err(error) = self.open().and_then(Backend::read_ahead)
+        {
+            tracing::debug!(family = %A::FAMILY, error = %Chain(&error), "the rules could not be read ahead");
+        }
+    }
+
+    fn open(&mut self) -> Result<&mut Backend<A>, ProgramError> {
+        match &mut self.backend {
+            Some(backend) => Ok(backend),
             // A first batch is full, and stays so until it succeeds.
-            None => self.backend.insert(Backend::open(
+            unopened => Ok(unopened.insert(Backend::open(
                 self.mode,
                 self.settings.clone(),
                 self.commits.clone(),
-            )?),
-        };
-        backend.sync(batch)
+            )?)),
+        }
+    }
+
+    fn sync(&mut self, batch: &Batch<A>) -> Result<Written, ProgramError> {
+        self.open()?.sync(batch)
     }
 
     fn check(&mut self, thorough: bool) -> Look {

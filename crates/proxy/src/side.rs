@@ -319,6 +319,8 @@ impl<A: Address> Side<A> {
                     if std::mem::take(&mut self.repairing) {
                         self.metrics.repairs.inc();
                     }
+                    // The batch is gone only now, and it was as large as the cluster.
+                    pointsman_kernel::memory::return_unused();
                     let pause = done.took * COMPARING_SHARE;
                     self.rewrite_after =
                         Some(at + pause.clamp(COMPARING_LEAST, self.sync_period.max(COMPARING_LEAST)));

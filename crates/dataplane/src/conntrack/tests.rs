@@ -47,7 +47,8 @@ fn change(protocol: Protocol, answering: &[&str]) -> Change<Ipv4Addr> {
             Box::default(),
             answering.iter().map(|text| at(text)).collect(),
         )]
-        .into(),
+        .into_iter()
+        .collect(),
         endpoints: 0,
         local_ready: 0,
     };

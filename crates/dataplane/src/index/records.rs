@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use pointsman_model::{
-    Revision, Service, ServiceName, ServicePort, Slice, SliceEndpoint, SliceName, SlicePort,
+    Few, Revision, Service, ServiceName, ServicePort, Slice, SliceEndpoint, SliceName, SlicePort,
 };
 
 use crate::state::ServiceState;
@@ -44,7 +44,7 @@ impl<A> Entry<A> {
 /// The names themselves would be a tenth of the index, and nothing asks for them again. That two names of
 /// a cluster meet in one key is less likely than a memory error by many orders of magnitude, and the keys
 /// are random, so nobody can search for such names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SliceKey(u64, u64);
 
 /// Makes slice keys.
@@ -116,7 +116,7 @@ pub struct SliceRecord<A> {
     /// Its ports.
     pub ports: Arc<[SlicePort]>,
     /// Its endpoints.
-    pub endpoints: Box<[SliceEndpoint<A>]>,
+    pub endpoints: Few<SliceEndpoint<A>>,
     /// Its version; zero, which no object has, for none.
     revision: u64,
     /// The trigger time it carried; the earliest possible one for none.
@@ -136,7 +136,7 @@ impl<A: PartialEq> SliceRecord<A> {
         Self {
             service,
             ports,
-            endpoints,
+            endpoints: endpoints.into(),
             revision,
             trigger: trigger.map_or(i64::MIN, |time| time.0),
         }
@@ -154,7 +154,7 @@ impl<A: PartialEq> SliceRecord<A> {
 
     /// Whether the slice says what is recorded.
     pub fn holds(&self, slice: &Slice<A>) -> bool {
-        self.service == slice.service && self.ports == slice.ports && self.endpoints == slice.endpoints
+        self.service == slice.service && self.ports == slice.ports && *self.endpoints == *slice.endpoints
     }
 }
 

@@ -81,7 +81,9 @@ impl Names {
             match self.table[place] {
                 EMPTY => return None,
                 REMOVED => {}
-                start if self.at(start) == (namespace, name) => return Some(place),
+                start if self.bytes_at(start) == (namespace.as_bytes(), name.as_bytes()) => {
+                    return Some(place);
+                }
                 _ => {}
             }
             place = (place + 1) & mask;
@@ -115,13 +117,16 @@ impl Names {
     }
 
     fn at(&self, start: u32) -> (&str, &str) {
+        let (namespace, name) = self.bytes_at(start);
+        let text = |bytes| std::str::from_utf8(bytes).unwrap_or_default();
+        (text(namespace), text(name))
+    }
+
+    fn bytes_at(&self, start: u32) -> (&[u8], &[u8]) {
         let start = start as usize;
         let number = |at: usize| usize::from(u16::from_le_bytes([self.bytes[at], self.bytes[at + 1]]));
         let (length, of_namespace) = (number(start), number(start + 2));
-        let both = &self.bytes[start + 4..start + 4 + length];
-        let (namespace, name) = both.split_at(of_namespace);
-        let text = |bytes| std::str::from_utf8(bytes).unwrap_or_default();
-        (text(namespace), text(name))
+        self.bytes[start + 4..start + 4 + length].split_at(of_namespace)
     }
 
     fn hash(&self, namespace: &str, name: &str) -> u64 {
