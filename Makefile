@@ -106,9 +106,15 @@ bench-readiness: ## Measure the time from an application's change of mind to the
 	$(CARGO) run --locked --release -p pointsman-node-agent --example bench_readiness
 
 .PHONY: scenario
-scenario: deps ## Compare the reported SLI with packets on three nodes (needs root)
+scenario: deps ## Compare the reported SLI with packets on three nodes (root; HOLLOW=N adds programmers)
 	$(CARGO) build --locked --release --bin pointsman
-	tools/scenario.sh target/release/pointsman
+	tools/scenario.sh target/release/pointsman --hollow $(or $(HOLLOW),0)
+
+.PHONY: scenario-rolling
+scenario-rolling: deps ## Roll pods 200 times under load from every node, then with the gate off (root)
+	$(CARGO) build --locked --release --bin pointsman
+	tools/scenario.sh target/release/pointsman rolling --updates 200
+	tools/scenario.sh target/release/pointsman rolling --updates 60 --gate off
 
 .PHONY: test-faults
 test-faults: deps ## Put whole clusters under seeded faults (needs root; SEEDS=50, or FOR=8h for a night)

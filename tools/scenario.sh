@@ -1,14 +1,16 @@
 #!/bin/bash
-# Starts a cluster of three nodes, puts the test scenario's load on it and prints the SLI beside the truth.
-# Usage: tools/scenario.sh PROGRAM [flags of `pointsman scenario`]
+# Starts a cluster of three nodes, plays `pointsman scenario` on it and prints what came of it.
+# Usage: tools/scenario.sh PROGRAM [rolling] [flags of `pointsman scenario`]
+# Another program may run the cluster: CLUSTER_PROGRAM=path.
 set -euo pipefail
 program=$1
 shift
+cluster=${CLUSTER_PROGRAM:-$program}
 home=$(mktemp -d)
-"$program" up --name scenario --nodes 3 --data-dir "$home/data" >"$home/up.log" 2>&1 &
+"$cluster" up --name scenario --nodes 3 --data-dir "$home/data" >"$home/up.log" 2>&1 &
 up=$!
 finish() {
-  "$program" down --name scenario >/dev/null 2>&1 || true
+  "$cluster" down --name scenario >/dev/null 2>&1 || true
   wait "$up" || true
   rm -rf "$home"
 }
@@ -18,4 +20,4 @@ for _ in $(seq 600); do
   kill -0 "$up" 2>/dev/null || { cat "$home/up.log" >&2; exit 1; }
   sleep 0.1
 done
-"$program" scenario --name scenario "$@"
+"$program" scenario --name scenario --log warn "$@"

@@ -320,7 +320,10 @@ impl Controller {
             return;
         }
         let at = match change {
-            ServiceChange::New => created.map_or(now.moment, |created| created.min(now.moment)),
+            // Creation times are whole seconds: within that second, the moment we heard is nearer to the truth.
+            ServiceChange::New => created
+                .filter(|created| created.end_of_second() < now.moment)
+                .unwrap_or(now.moment),
             ServiceChange::Changed | ServiceChange::Same => now.moment,
         };
         self.triggers.service_changed(&key, at);

@@ -64,7 +64,10 @@ impl TriggerTracker {
         let state = self.state(&service.key);
         if !state.known && !has_slices {
             let created = service.created.max(floor);
-            state.pending.service = created.min_some(state.pending.service);
+            let seen = state.pending.service;
+            // Creation times are whole seconds: whoever heard of it within that second knows better.
+            let exact = seen.filter(|seen| created.is_some_and(|created| *seen <= created.end_of_second()));
+            state.pending.service = exact.or(created.min_some(seen));
         }
         let pending = std::mem::take(&mut state.pending);
         state.in_flight.absorb(pending);

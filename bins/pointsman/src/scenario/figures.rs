@@ -1,9 +1,52 @@
-//! What does the scenario print?
+//! What does the scenario print, and is it good enough?
 
 use std::fmt::Write;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::gates::Opened;
+use super::spread::{Spread, cells};
+
+/// Kinds of changes, in the order in which they are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Ready,
+    NotReady,
+    RolledReady,
+    RolledTerminating,
+    ScaledUp,
+    ServiceCreated,
+    ServiceChanged,
+    ServiceDeleted,
+}
+
+impl Kind {
+    const ALL: [Self; 8] = [
+        Self::Ready,
+        Self::NotReady,
+        Self::RolledReady,
+        Self::RolledTerminating,
+        Self::ScaledUp,
+        Self::ServiceCreated,
+        Self::ServiceChanged,
+        Self::ServiceDeleted,
+    ];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::NotReady => "not ready",
+            Self::RolledReady => "rolling update: new pod ready",
+            Self::RolledTerminating => "rolling update: old pod terminating",
+            Self::ScaledUp => "scale-up: first pod ready",
+            Self::ServiceCreated => "Service created",
+            Self::ServiceChanged => "Service port changed",
+            Self::ServiceDeleted => "Service deleted",
+        }
+    }
+}
 
 /// One change on one node.
 #[derive(Clone, Copy, Debug)]
@@ -14,122 +57,310 @@ pub struct Sample {
     pub width: Duration,
     /// What the collector says; none if it does not know.
     pub reported: Option<Duration>,
+    /// How far the moments are apart at which the rules changed by the word of each.
+    pub error: Option<Duration>,
+}
+
+#[derive(Debug)]
+struct Change {
+    kind: Kind,
+    samples: Vec<Sample>,
+    most: Option<Duration>,
+}
+
+/// What a run may not exceed.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// The difference between truth and report, at the 99th percentile.
+    pub error: Duration,
+    /// The least share that is known.
+    pub coverage: f64,
 }
 
 /// Everything that was measured.
 #[derive(Debug, Default)]
 pub struct Figures {
-    pub samples: Vec<Sample>,
-    /// For each change, the time until 99 % of the nodes had it, as reported.
-    pub everywhere: Vec<Duration>,
+    changes: Vec<Change>,
     /// The collector's own SLI.
     pub sli: Value,
+    /// The SLI with hollow programmers besides, and their number.
+    pub hollow: Option<(usize, Value)>,
+    pub gates: Opened,
+    /// What was put on the cluster.
+    pub load: Value,
+}
+
+/// A kind of change, or all of them.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    change: &'static str,
+    samples: usize,
+    known: usize,
+    truth: Option<Spread>,
+    reported: Option<Spread>,
+    error: Option<Spread>,
+    until_99_percent_of_programmers: Option<Spread>,
 }
 
 impl Figures {
-    /// A table in Markdown.
+    /// Adds a change as every node saw it.
+    pub fn add(&mut self, kind: Kind, samples: Vec<Sample>, most: Option<Duration>) {
+        self.changes.push(Change { kind, samples, most });
+    }
+
+    /// Forgets the changes so far.
+    pub fn forget(&mut self) {
+        self.changes.clear();
+    }
+
+    /// Why the run is not good enough; nothing if it is.
+    pub fn violations(&self, bounds: Bounds) -> Vec<String> {
+        let all = self.row("all", None);
+        let mut found = Vec::new();
+        let most = bounds.error.as_secs_f64() * 1e3;
+        match all.error {
+            Some(error) if error.p99_ms > most => found.push(format!(
+                "report and packets differ by {:.2} ms at the 99th percentile; {most:.2} ms are allowed",
+                error.p99_ms
+            )),
+            Some(_) => {}
+            None => found.push("nothing is known to both packets and report".to_owned()),
+        }
+        let known = all.known as f64 / all.samples.max(1) as f64;
+        let pooled = coverage(&self.sli, "pooled");
+        for (what, share) in [
+            ("of the changes packets and report both know", known),
+            ("of the programmers' time the SLI covers", pooled),
+        ] {
+            if share < bounds.coverage {
+                found.push(format!("{what} {share:.3}; {:.3} is the least", bounds.coverage));
+            }
+        }
+        found
+    }
+
+    /// For scripts.
+    pub fn json(&self, bounds: Bounds) -> Value {
+        let widths = self.samples(None).filter(|it| it.truth.is_some());
+        json!({
+            "load": self.load,
+            "changes": self.rows(),
+            "wholePath": self.whole_path(),
+            "packetInterval": Spread::of(widths.map(|it| it.width)),
+            "sli": { "pooled": self.sli["pooled"], "exact": self.sli["exact"] },
+            "hollow": self.hollow.as_ref().map(|(count, sli)| json!({ "count": count, "exact": sli["exact"] })),
+            "gates": {
+                "outcomes": self.gates.outcomes,
+                "afterDeletion": Spread::of(self.gates.after_deletion.iter().copied()),
+                "waited": Spread::of(self.gates.waited.iter().copied()),
+            },
+            "violations": self.violations(bounds),
+        })
+    }
+
+    /// Tables in Markdown, for people.
     pub fn table(&self) -> String {
-        let truth: Vec<Duration> = self.samples.iter().filter_map(|sample| sample.truth).collect();
-        let reported: Vec<Duration> = self.samples.iter().filter_map(|sample| sample.reported).collect();
-        let widths: Vec<Duration> = self
-            .samples
-            .iter()
-            .filter(|it| it.truth.is_some())
-            .map(|it| it.width)
-            .collect();
-        let errors = self
-            .samples
-            .iter()
-            .filter_map(|it| Some(it.truth?.abs_diff(it.reported?)));
-        let errors: Vec<Duration> = errors.collect();
         let mut out = String::from(
-            "| time from readiness to rules | p50 | p90 | p99 | slowest |\n|---|--:|--:|--:|--:|\n",
+            "| change to rules, ms | samples | truth p50 | p99 | slowest | reported p50 | p99 | slowest \
+             | error p50 | p99 | slowest |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
         );
-        for (name, values) in [
-            ("ground truth: packets, every change on every node", &truth),
-            ("reported: the same changes and nodes", &reported),
+        for row in self.rows() {
+            let _ = writeln!(
+                out,
+                "| {} | {} | {} | {} | {} |",
+                row.change,
+                row.samples,
+                cells(row.truth),
+                cells(row.reported),
+                cells(row.error),
+            );
+        }
+        out += "\n| ms | count | p50 | p99 | slowest |\n|---|--:|--:|--:|--:|\n";
+        let widths = self.samples(None).filter(|it| it.truth.is_some());
+        let most = self.changes.iter().filter_map(|change| change.most);
+        for (name, spread) in [
             (
-                "reported: until 99 % of the nodes have a change",
-                &self.everywhere,
+                "probe's result to every kernel, by packets (targets: p50 10, p99 50)",
+                self.whole_path(),
             ),
-            ("difference between truth and report", &errors),
-            ("how exactly packets tell (interval between two probes)", &widths),
+            (
+                "reported: until 99 % of the programmers had a change",
+                Spread::of(most),
+            ),
+            (
+                "deletion of a pod to its open gate (target: p99 100)",
+                Spread::of(self.gates.after_deletion.iter().copied()),
+            ),
+            (
+                "of that, the wait at the gate",
+                Spread::of(self.gates.waited.iter().copied()),
+            ),
+            (
+                "how exactly packets tell: between two attempts",
+                Spread::of(widths.map(|it| it.width)),
+            ),
         ] {
-            let cells = [0.5, 0.9, 0.99, 1.0].map(|quantile| millis(ranked(values, quantile)));
-            let _ = writeln!(out, "| {name} | {} |", cells.join(" | "));
+            let count = spread.map_or(0, |it| it.count);
+            let _ = writeln!(out, "| {name} | {count} | {} |", cells(spread));
         }
-        for (name, form) in [
-            ("SLI, pooled (5 minutes, churn included)", "pooled"),
-            ("SLI, exact form", "exact"),
-        ] {
-            let of = |quantile: &str| {
-                self.sli[form][quantile]["highSeconds"]
-                    .as_f64()
-                    .map(Duration::from_secs_f64)
-            };
-            let cells = ["p50", "p90", "p99"].map(|quantile| millis(of(quantile)));
-            let _ = writeln!(out, "| {name} | {} | – |", cells.join(" | "));
-        }
-        let error = ranked(&truth, 0.99)
-            .zip(ranked(&reported, 0.99))
-            .map(|(truth, told)| truth.abs_diff(told));
-        let known = self
-            .samples
-            .iter()
-            .filter(|it| it.truth.is_some() && it.reported.is_some())
-            .count();
-        let coverage = self.sli["pooled"]["coverage"].as_f64().unwrap_or(0.0);
-        let _ = write!(
+        self.sli_table(&mut out);
+        let all = self.row("all", None);
+        let _ = writeln!(
             out,
-            "\n{} samples, of which packets and collector both tell {known}; error of the p99 {}; coverage {:.3}; \
-             {} samples in the SLI's window.\n",
-            self.samples.len(),
-            millis(error),
-            coverage,
-            self.sli["pooled"]["samples"],
+            "\n{} samples, of which packets and report both tell {}; gates: {}.",
+            all.samples,
+            all.known,
+            outcomes(&self.gates)
         );
         out
     }
+
+    fn sli_table(&self, out: &mut String) {
+        *out += "\n| SLI over 5 minutes, churn included | samples | p50 ms | p90 ms | p99 ms | coverage |\n\
+                 |---|--:|--:|--:|--:|--:|\n";
+        sli_row(out, "pooled: all samples of all programmers", &self.sli, "pooled");
+        sli_row(
+            out,
+            "exact: until 99 % of the programmers have a change",
+            &self.sli,
+            "exact",
+        );
+        if let Some((count, sli)) = &self.hollow {
+            sli_row(
+                out,
+                &format!("exact, with {count} hollow programmers"),
+                sli,
+                "exact",
+            );
+        }
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        let kinds = Kind::ALL.map(|kind| self.row(kind.as_str(), Some(kind)));
+        let some = kinds.into_iter().filter(|row| row.samples > 0);
+        some.chain([self.row("all", None)]).collect()
+    }
+
+    fn row(&self, change: &'static str, kind: Option<Kind>) -> Row {
+        let most = self.of(kind).filter_map(|change| change.most);
+        Row {
+            change,
+            samples: self.samples(kind).count(),
+            known: self.samples(kind).filter(|it| it.error.is_some()).count(),
+            truth: Spread::of(self.samples(kind).filter_map(|it| it.truth)),
+            reported: Spread::of(self.samples(kind).filter_map(|it| it.reported)),
+            error: Spread::of(self.samples(kind).filter_map(|it| it.error)),
+            until_99_percent_of_programmers: Spread::of(most),
+        }
+    }
+
+    /// Of readiness that a probe found out, the time until the last node's packets showed it.
+    fn whole_path(&self) -> Option<Spread> {
+        let flips = [Kind::Ready, Kind::NotReady]
+            .into_iter()
+            .flat_map(|kind| self.of(Some(kind)));
+        let last = |change: &Change| {
+            let truths: Option<Vec<Duration>> = change.samples.iter().map(|it| it.truth).collect();
+            truths?.into_iter().max()
+        };
+        Spread::of(flips.filter_map(last))
+    }
+
+    fn of(&self, kind: Option<Kind>) -> impl Iterator<Item = &Change> {
+        let wanted = move |change: &&Change| kind.is_none_or(|kind| change.kind == kind);
+        self.changes.iter().filter(wanted)
+    }
+
+    fn samples(&self, kind: Option<Kind>) -> impl Iterator<Item = &Sample> {
+        self.of(kind).flat_map(|change| &change.samples)
+    }
 }
 
-fn ranked(values: &[Duration], quantile: f64) -> Option<Duration> {
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable();
-    let rank = (sorted.len() as f64 * quantile).ceil() as usize;
-    sorted.get(rank.max(1) - 1).copied()
+/// How many gates there were, in words.
+pub fn outcomes(gates: &Opened) -> String {
+    let words: Vec<String> = gates
+        .outcomes
+        .iter()
+        .map(|(outcome, count)| format!("{count} {outcome}"))
+        .collect();
+    if words.is_empty() {
+        "none".to_owned()
+    } else {
+        words.join(", ")
+    }
 }
 
-fn millis(value: Option<Duration>) -> String {
-    value.map_or("–".to_owned(), |value| {
-        format!("{:.2} ms", value.as_secs_f64() * 1e3)
-    })
+/// A row of the table of SLIs.
+pub fn sli_row(out: &mut String, name: &str, sli: &Value, form: &str) {
+    let of = |quantile: &str| {
+        let seconds = sli[form][quantile]["highSeconds"].as_f64();
+        seconds.map_or("–".to_owned(), |seconds| format!("{:.1}", seconds * 1e3))
+    };
+    let _ = writeln!(
+        out,
+        "| {name} | {} | {} | {} | {} | {:.3} |",
+        sli[form]["samples"].as_u64().unwrap_or(0),
+        of("p50"),
+        of("p90"),
+        of("p99"),
+        coverage(sli, form),
+    );
+}
+
+fn coverage(sli: &Value, form: &str) -> f64 {
+    sli[form]["coverage"].as_f64().unwrap_or(0.0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_table_tells_truth_report_and_what_is_missing() {
-        let sample = |truth, reported| Sample {
+    const BOUNDS: Bounds = Bounds {
+        error: Duration::from_millis(2),
+        coverage: 0.9,
+    };
+
+    fn sample(truth: u64, reported: Option<u64>) -> Sample {
+        Sample {
             truth: Some(Duration::from_millis(truth)),
             width: Duration::from_micros(400),
-            reported,
-        };
-        let figures = Figures {
-            samples: vec![sample(5, Some(Duration::from_millis(4))), sample(9, None)],
+            reported: reported.map(Duration::from_millis),
+            error: reported.map(|reported| Duration::from_millis(truth.abs_diff(reported))),
+        }
+    }
+
+    fn figures() -> Figures {
+        let mut figures = Figures {
+            sli: json!({ "pooled": { "samples": 4, "coverage": 0.99, "p99": { "highSeconds": 0.009 } } }),
             ..Figures::default()
         };
+        figures.add(Kind::Ready, vec![sample(5, Some(4)), sample(9, Some(9))], None);
+        figures
+    }
+
+    #[test]
+    fn a_run_within_its_bounds_has_no_violations() {
+        let figures = figures();
+        assert_eq!(figures.violations(BOUNDS), Vec::<String>::new());
+        assert_eq!(figures.json(BOUNDS)["wholePath"]["maxMs"], 9.0);
         let table = figures.table();
+        let row = "| ready | 2 | 5.00 | 9.00 | 9.00 | 4.00 | 9.00 | 9.00 | 0.00 | 1.00 | 1.00 |";
+        assert!(table.contains(row), "{table}");
         assert!(
-            table.contains("on every node | 5.00 ms | 9.00 ms | 9.00 ms | 9.00 ms |"),
+            table.contains("all programmers | 4 | – | – | 9.0 | 0.990 |"),
             "{table}"
         );
-        assert!(table.contains("truth and report | 1.00 ms |"), "{table}");
-        assert!(
-            table.contains("2 samples, of which packets and collector both tell 1"),
-            "{table}"
-        );
-        assert!(table.contains("| – | – | – | – |"), "{table}");
+    }
+
+    #[test]
+    fn a_report_that_is_wrong_or_missing_is_a_violation() {
+        let mut wrong = figures();
+        wrong.add(Kind::ServiceDeleted, vec![sample(20, Some(4))], None);
+        assert!(wrong.violations(BOUNDS)[0].contains("differ by 16.00 ms"));
+        let mut missing = figures();
+        missing.add(Kind::ScaledUp, vec![sample(20, None)], None);
+        assert!(missing.violations(BOUNDS)[0].contains("0.667"));
+        assert_eq!(Figures::default().violations(BOUNDS).len(), 3);
     }
 }

@@ -15,6 +15,7 @@ mod wire;
 
 mod browser;
 mod gate;
+mod killed;
 mod measured;
 mod page;
 mod programmer;

@@ -88,13 +88,7 @@ impl Site {
 
     /// What a path answers: code and body.
     pub async fn get(&self, path: &str) -> (u16, String) {
-        let request = format!("GET {path} HTTP/1.0\r\n\r\n");
-        let mut stream = TcpStream::connect(self.address()).await.unwrap();
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+        get(self.address(), path).await.unwrap()
     }
 
     /// The same as JSON; it has to succeed.
@@ -121,6 +115,17 @@ impl Site {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
+}
+
+/// What a path at an address answers: code and body.
+pub async fn get(address: SocketAddr, path: &str) -> std::io::Result<(u16, String)> {
+    let request = format!("GET {path} HTTP/1.0\r\n\r\n");
+    let mut stream = TcpStream::connect(address).await?;
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    Ok((head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned()))
 }
 
 fn endpoints(pod: &str, uid: &str, ready: bool) -> Value {

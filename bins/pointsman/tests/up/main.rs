@@ -11,4 +11,5 @@ mod node_loss;
 mod pods;
 mod profile;
 mod rootless;
+mod scenario;
 mod traffic;

@@ -1,0 +1,100 @@
+//! What do the scenario's objects look like?
+
+use std::net::Ipv4Addr;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+/// Where pods that answer listen, and where Services lead.
+pub const PORT: u16 = 8080;
+/// Where pods listen that are there to refuse: they are ready, and nobody listens on the Service's port.
+const OTHER_PORT: u16 = 9090;
+
+/// A Service in front of the pods with this label.
+pub fn service(name: &str, app: &str, port: u16, address: Option<Ipv4Addr>) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": name },
+        "spec": { "selector": { "app": app }, "ports": [{ "port": port, "targetPort": PORT }],
+            "clusterIP": address.map(|address| address.to_string()).unwrap_or_default() } })
+}
+
+/// A pod that a node's agent runs: a small server that is probed five times a second.
+pub fn served_pod(name: &str, node: &str, program: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "labels": { "app": name } },
+        "spec": { "nodeName": node, "terminationGracePeriodSeconds": 5,
+            "containers": [container(program, PORT)] } })
+}
+
+/// A pod that nobody runs, on a Node that no agent speaks for.
+pub fn spoken_for(name: &str, node: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "labels": { "app": name } },
+        "spec": { "nodeName": node, "containers": [{ "name": "web", "image": "host" }] } })
+}
+
+/// A Deployment whose pods are replaced one after the other.
+pub fn deployment(name: &str, program: &str, replicas: u64) -> Value {
+    json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": name },
+        "spec": { "replicas": replicas, "selector": { "matchLabels": { "app": name } },
+            "strategy": { "rollingUpdate": { "maxSurge": 1, "maxUnavailable": 0 } },
+            "template": { "metadata": { "labels": { "app": name } },
+                "spec": { "terminationGracePeriodSeconds": 5, "containers": [container(program, PORT)] } } } })
+}
+
+/// The change to a Deployment whose new pods answer, or refuse.
+pub fn replaced(program: &str, round: u64, answer: bool) -> Value {
+    let port = if answer { PORT } else { OTHER_PORT };
+    json!({ "spec": { "template": {
+        "metadata": { "annotations": { "pointsman.io/round": round.to_string() } },
+        "spec": { "containers": [container(program, port)] } } } })
+}
+
+/// The status that an agent would write.
+pub fn status(address: Ipv4Addr, ready: bool, now: Timestamp) -> Value {
+    let (address, status) = (address.to_string(), if ready { "True" } else { "False" });
+    json!({
+        "metadata": { "annotations": { "pointsman.io/last-change-time": format!("{now:.6}") } },
+        "status": { "phase": "Running", "podIP": address, "podIPs": [{ "ip": address }],
+            "conditions": [{ "type": "Ready", "status": status, "lastTransitionTime": format!("{now:.0}") }] },
+    })
+}
+
+/// Whether all pods of a Deployment are of the newest template and available.
+pub fn is_rolled_out(deployment: &Value) -> bool {
+    let (spec, status) = (&deployment["spec"], &deployment["status"]);
+    let generation = deployment["metadata"]["generation"].as_u64();
+    let wanted = spec["replicas"].as_u64().unwrap_or(1);
+    status["observedGeneration"].as_u64() >= generation
+        && ["replicas", "updatedReplicas", "availableReplicas"]
+            .iter()
+            .all(|count| status[count].as_u64().unwrap_or(0) == wanted)
+}
+
+/// Whether an object says that it is ready.
+pub fn is_ready(object: &Value) -> bool {
+    let mut conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+}
+
+fn container(program: &str, port: u16) -> Value {
+    json!({ "name": "web", "image": "host",
+        "command": [program, "serve-http", format!("--listen=0.0.0.0:{port}")],
+        "readinessProbe": { "httpGet": { "path": "/ready", "port": port },
+            "periodSeconds": 1, "periodMilliseconds": -800, "timeoutSeconds": 1, "failureThreshold": 1 } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rollout_is_over_when_every_pod_is_new_and_available() {
+        let deployment = |observed: u64, updated: u64| {
+            json!({ "metadata": { "generation": 2 }, "spec": { "replicas": 3 }, "status": {
+                "observedGeneration": observed, "replicas": 3, "updatedReplicas": updated, "availableReplicas": 3 } })
+        };
+        assert!(is_rolled_out(&deployment(2, 3)));
+        assert!(!is_rolled_out(&deployment(1, 3)));
+        assert!(!is_rolled_out(&deployment(2, 2)));
+        let none = json!({ "metadata": { "generation": 1 }, "spec": { "replicas": 0 }, "status": { "observedGeneration": 1 } });
+        assert!(is_rolled_out(&none));
+    }
+}

@@ -1,0 +1,223 @@
+//! `pointsman scenario rolling`: are requests lost while pods are replaced?
+//!
+//! Pods end at once on SIGTERM and have no `preStop` hook, so that every connection that a node still sends to
+//! one is lost. With the shutdown gate there are none; without it there are some.
+
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+use pointsman_api_client::Resource;
+use pointsman_fabric::Netns;
+use serde_json::{Value, json};
+
+use super::cluster::{Cluster, NAMESPACE};
+use super::figures::{outcomes, sli_row};
+use super::gates::{Gates, Opened};
+use super::loads::Loads;
+use super::objects;
+use super::spread::{Spread, cells};
+use crate::load::Tally;
+use crate::up::claim::Record;
+
+const NAME: &str = "rolled";
+/// The table that keeps agents from the gate.
+const CUT: &str = "pointsman-scenario";
+
+/// How many updates, under what load.
+#[derive(Args)]
+pub struct Flags {
+    /// Rolling updates, one after the other.
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    updates: u64,
+    /// Pods of the Deployment.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
+    replicas: u64,
+    /// New connections each second from every node.
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rate: u32,
+    /// Whether agents may ask the shutdown gate; without it they stop pods at once.
+    #[arg(long, value_enum, default_value_t)]
+    gate: Gate,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Gate {
+    /// As it should be.
+    #[default]
+    On,
+    /// Cut off, to see what it is for.
+    Off,
+}
+
+/// What came of the updates.
+pub struct Outcome {
+    flags: Flags,
+    took: Duration,
+    tally: Tally,
+    gates: Opened,
+    sli: Value,
+}
+
+/// Puts the load on the cluster and replaces its pods again and again.
+pub async fn run(record: Record, flags: Flags) -> anyhow::Result<Outcome> {
+    let cluster = Cluster::enter(record).await?;
+    let outcome = measure(&cluster, flags).await;
+    cluster.remove().await;
+    outcome
+}
+
+async fn measure(cluster: &Cluster, flags: Flags) -> anyhow::Result<Outcome> {
+    let mut gates = Gates::start(&cluster.client, &cluster.record, NAMESPACE).await?;
+    let service = cluster.add_deployment(NAME, flags.replicas).await?;
+    let cut = match flags.gate {
+        Gate::On => None,
+        Gate::Off => Some(CutOff::start(&cluster.record)?),
+    };
+    let loads = Loads::start(&cluster.record, &cluster.program, service, flags.rate).await?;
+    let began = Instant::now();
+    for round in 1..=flags.updates {
+        let template = objects::replaced(&cluster.program, round, true);
+        cluster.patch(Resource::DEPLOYMENTS, NAME, &template).await?;
+        cluster
+            .wait_for_rollout(NAME)
+            .await
+            .with_context(|| format!("rolling update {round} of {}", flags.updates))?;
+        gates.collect().await?;
+    }
+    let took = began.elapsed();
+    let tally = loads.finish().await?;
+    drop(cut);
+    let sli = gates.sli().await?;
+    Ok(Outcome {
+        flags,
+        took,
+        tally,
+        gates: std::mem::take(&mut gates.opened),
+        sli,
+    })
+}
+
+impl Outcome {
+    /// Why the run is not good enough; nothing if it is.
+    pub fn violations(&self) -> Vec<String> {
+        let lost = self.tally.lost();
+        if self.flags.gate == Gate::On && lost > 0 {
+            return vec![format!("{lost} requests failed although the gate was on")];
+        }
+        Vec::new()
+    }
+
+    /// For scripts.
+    pub fn json(&self) -> Value {
+        json!({
+            "gate": if self.flags.gate == Gate::On { "on" } else { "off" },
+            "updates": self.flags.updates,
+            "replicas": self.flags.replicas,
+            "seconds": self.took.as_secs_f64(),
+            "requests": { "answered": self.tally.ok, "failed": self.tally.lost(), "reasons": self.tally.failed,
+                "slowestMs": self.tally.slowest_ms },
+            "gates": {
+                "outcomes": self.gates.outcomes,
+                "afterDeletion": Spread::of(self.gates.after_deletion.iter().copied()),
+                "waited": Spread::of(self.gates.waited.iter().copied()),
+            },
+            "sli": { "pooled": self.sli["pooled"], "exact": self.sli["exact"] },
+            "violations": self.violations(),
+        })
+    }
+
+    /// Tables in Markdown, for people.
+    pub fn table(&self) -> String {
+        let gate = match self.flags.gate {
+            Gate::On => "on",
+            Gate::Off => "off (cut off from the agents)",
+        };
+        let reasons: Vec<String> = self
+            .tally
+            .failed
+            .iter()
+            .map(|(why, count)| format!("{count} {why}"))
+            .collect();
+        let mut out = String::from(
+            "| shutdown gate | updates | pods each | seconds | requests answered | failed | why |\n\
+             |---|--:|--:|--:|--:|--:|---|\n",
+        );
+        let _ = writeln!(
+            out,
+            "| {gate} | {} | {} | {:.0} | {} | {} | {} |",
+            self.flags.updates,
+            self.flags.replicas,
+            self.took.as_secs_f64(),
+            self.tally.ok,
+            self.tally.lost(),
+            reasons.join(", "),
+        );
+        out += "\n| ms | gates | p50 | p99 | slowest |\n|---|--:|--:|--:|--:|\n";
+        for (name, times) in [
+            (
+                "deletion of a pod to its open gate (target: p99 100)",
+                &self.gates.after_deletion,
+            ),
+            ("of that, the wait at the gate", &self.gates.waited),
+        ] {
+            let spread = Spread::of(times.iter().copied());
+            let _ = writeln!(out, "| {name} | {} | {} |", times.len(), cells(spread));
+        }
+        out += "\n| SLI over 5 minutes | samples | p50 ms | p90 ms | p99 ms | coverage |\n|---|--:|--:|--:|--:|--:|\n";
+        sli_row(&mut out, "pooled", &self.sli, "pooled");
+        sli_row(&mut out, "exact", &self.sli, "exact");
+        let _ = writeln!(out, "\nGates: {}.", outcomes(&self.gates));
+        out
+    }
+}
+
+/// Keeps the agents of all nodes from the gate, as long as the value lives.
+struct CutOff {
+    namespaces: Vec<Netns>,
+}
+
+impl CutOff {
+    fn start(record: &Record) -> anyhow::Result<Self> {
+        let mut cut = Self {
+            namespaces: Vec::new(),
+        };
+        // The gate is served on a port of its own; an agent is told at once that nobody is there.
+        let rules = format!(
+            "table ip {CUT} {{ chain output {{ type filter hook output priority 0; \
+             tcp dport 10270 reject with tcp reset; }}; }}"
+        );
+        for node in &record.nodes {
+            let namespace = Netns::named(&node.namespace)?;
+            nft(&namespace, &rules)?;
+            cut.namespaces.push(namespace);
+        }
+        Ok(cut)
+    }
+}
+
+impl Drop for CutOff {
+    fn drop(&mut self) {
+        for namespace in &self.namespaces {
+            if let Err(error) = nft(namespace, &format!("delete table ip {CUT}")) {
+                tracing::warn!(
+                    error = format!("{error:#}"),
+                    "a node's agent stays cut off from the gate"
+                );
+            }
+        }
+    }
+}
+
+fn nft(namespace: &Netns, rules: &str) -> anyhow::Result<()> {
+    let done = namespace
+        .command("nft")
+        .arg(rules)
+        .output()
+        .context("running nft")?;
+    if !done.status.success() {
+        bail!("nft: {}", String::from_utf8_lossy(&done.stderr).trim());
+    }
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! Do the scenarios tell the truth, and does the gate lose nothing?
+
+use crate::cluster::Cluster;
+use pointsman_testkit::require_netns;
+use serde_json::Value;
+
+/// Plays a scenario and returns what it says.
+fn play(cluster: &Cluster, arguments: &[&str]) -> Value {
+    let mut all = vec!["--output=json"];
+    all.extend(arguments);
+    let done = cluster.pointsman("scenario", &all);
+    let said = String::from_utf8_lossy(&done.stdout);
+    let errors = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{said}\n{errors}");
+    serde_json::from_str(&said).unwrap()
+}
+
+#[test]
+fn rolling_updates_lose_requests_without_the_gate_and_none_with_it() {
+    require_netns!();
+    let cluster = Cluster::start(&["--nodes=2"]);
+    let load = ["rolling", "--updates=4", "--replicas=2", "--rate=300"];
+    let on = play(&cluster, &load);
+    assert!(on["requests"]["answered"].as_u64().unwrap() > 100, "{on:#}");
+    assert_eq!(on["requests"]["failed"], 0, "{on:#}");
+    assert_eq!(on["gates"]["outcomes"]["everywhere"], 8, "{on:#}");
+    assert_eq!(on["gates"]["afterDeletion"]["count"], 8, "{on:#}");
+
+    let mut without = load.to_vec();
+    without.push("--gate=off");
+    let off = play(&cluster, &without);
+    assert!(off["requests"]["failed"].as_u64().unwrap() > 0, "{off:#}");
+    assert_eq!(off["gates"]["outcomes"], serde_json::json!({}), "{off:#}");
+}
+
+#[test]
+fn the_scenario_sees_every_kind_of_change_in_packets_and_in_the_report() {
+    require_netns!();
+    let cluster = Cluster::start(&["--nodes=2"]);
+    // Whether report and packets agree to the millisecond cannot be told on a machine that does other things.
+    let said = play(
+        &cluster,
+        &[
+            "--services=10",
+            "--pods-per-node=1",
+            "--flips=4",
+            "--lives=1",
+            "--rolls=1",
+            "--scale-ups=1",
+            "--hollow=20",
+            "--error-bound=60s",
+            "--coverage-bound=0.6",
+        ],
+    );
+    let rows = said["changes"].as_array().unwrap();
+    let kinds: Vec<&str> = rows.iter().map(|row| row["change"].as_str().unwrap()).collect();
+    for kind in [
+        "not ready",
+        "ready",
+        "rolling update: new pod ready",
+        "rolling update: old pod terminating",
+        "scale-up: first pod ready",
+        "Service created",
+        "Service port changed",
+        "Service deleted",
+    ] {
+        assert!(kinds.contains(&kind), "{kind} in {said:#}");
+    }
+    let all = rows.last().unwrap();
+    assert!(all["samples"].as_u64().unwrap() >= 2 * 10, "{said:#}");
+    assert!(all["error"]["p50Ms"].as_f64().unwrap() < 1_000.0, "{said:#}");
+    for form in ["pooled", "exact"] {
+        assert!(said["sli"][form]["samples"].as_u64().unwrap() > 0, "{said:#}");
+    }
+    assert!(
+        said["hollow"]["exact"]["samples"].as_u64().unwrap() > 0,
+        "{said:#}"
+    );
+    // The same is played again where the first run left nothing behind.
+    let objects = cluster.kubectl(&["get", "pods,services,namespaces,nodes", "-A", "-o", "name"]);
+    assert!(!objects.contains("scenario"), "{objects}");
+}
