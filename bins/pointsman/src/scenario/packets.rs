@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_micros(300);
 /// How long to wait for an answer where there may be none yet.
 const SHORT: Duration = Duration::from_millis(2);
 /// How long to wait for an answer where there is one still.
-const LONG: Duration = Duration::from_millis(100);
+const LONG: Duration = Duration::from_millis(10);
 /// So many attempts in a row that show new pods only mean that no old one is left.
 const SETTLED: u32 = 40;
 /// Which kinds of ICMP messages are limited in number.
