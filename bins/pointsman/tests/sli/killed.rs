@@ -139,12 +139,13 @@ async fn a_day_survives_kill_9_of_the_collector_and_nothing_is_counted_twice() {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     programmer.measure(&samples(now.as_secs(), 3));
     let collector = Collector::start(&site, &programmer, data.path());
-    let known = |sli: &Value| {
-        sli["day"]["samples"]
-            .as_u64()
-            .is_some_and(|count| count == 23 || count == 38)
+    // Whether the second one had written anything down when it was killed is a matter of luck.
+    let gap = |sli: &Value| {
+        let counted = sli["day"]["samples"].as_u64();
+        counted.is_some_and(|count| count == 23 || count == 38)
+            && sli["day"]["coverage"].as_f64() < Some(whole)
     };
-    let sli = collector.says("what the new process has counted", known).await;
-    let left = sli["day"]["coverage"].as_f64().unwrap();
-    assert!(left < whole, "the gap is told: {left} of {whole}\n{sli:#}");
+    collector
+        .says("what the new process has counted, and the gap", gap)
+        .await;
 }
