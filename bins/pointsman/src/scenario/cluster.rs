@@ -293,7 +293,7 @@ async fn beat(client: Client) {
 
 async fn flip(client: &Client, number: usize, name: &str, ready: bool) -> anyhow::Result<()> {
     let now = Timestamp::from_microsecond(Timestamp::now().as_microsecond())?;
-    // An address of the range for documentation: nobody connects there.
+    // An address of the range for benchmarks: nobody connects there.
     let [low, high] = [(number % 250) as u8, (number / 250 % 2) as u8];
     let address = Ipv4Addr::new(198, 18 + high, 0, low + 1);
     let patch = objects::status(address, ready, now);

@@ -74,13 +74,13 @@ impl Collector {
         loop {
             let state = self.state().await?;
             let changes = state["changes"].as_array().into_iter().flatten();
-            let ours = changes.filter(|change| {
+            let mut ours = changes.filter(|change| {
                 let written = time(&change["written"]);
                 change["service"] == *service
                     && kinds.iter().any(|kind| change["kind"] == **kind)
                     && written.is_some_and(|written| written >= since)
             });
-            if let Some(change) = ours.last()
+            if let Some(change) = ours.next_back()
                 && !change["allAfterSeconds"].is_null()
             {
                 return Ok(read(change));

@@ -1,7 +1,7 @@
 //! Does a day survive a collector that is killed in the middle of it?
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use pointsman_api_client::Source;
@@ -93,7 +93,7 @@ fn samples(started: u64, count: u64) -> String {
     )
 }
 
-fn modified(path: &PathBuf) -> Option<SystemTime> {
+fn modified(path: &Path) -> Option<SystemTime> {
     std::fs::metadata(path).and_then(|found| found.modified()).ok()
 }
 
