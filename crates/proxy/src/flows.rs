@@ -73,7 +73,7 @@ fn follow<A: Address>(
                 }
             }
         }
-        let done = waiting.as_ref().is_none_or(|review| clean(review));
+        let done = waiting.as_ref().is_none_or(&mut clean);
         pause = if done {
             first_retry
         } else {

@@ -100,7 +100,7 @@ impl Journal {
         let attempts = self.objects.get(object).map_or(&[][..], Vec::as_slice);
         let is_sure = |attempt: &Attempt| matches!(attempt.fate, Fate::Acknowledged(_));
         let last_sure = attempts.iter().rposition(is_sure);
-        let certain = last_sure.map_or(None, |index| attempts[index].state);
+        let certain = last_sure.and_then(|index| attempts[index].state);
         let later = &attempts[last_sure.map_or(0, |index| index + 1)..];
         found == certain
             || later

@@ -134,12 +134,7 @@ impl Recorded {
         let seconds = |micros: Micros| micros as f64 / 1e6;
         let begun = self.requests.iter().map(|request| request.sent).min();
         let mut text = format!("at {:.2} s", seconds(moment - begun.unwrap_or(moment)));
-        if let Some(last) = self
-            .windows
-            .iter()
-            .filter(|window| window.from <= moment)
-            .next_back()
-        {
+        if let Some(last) = self.windows.iter().rfind(|window| window.from <= moment) {
             text += &format!(
                 ", {:.2} s after {} began",
                 seconds(moment - last.from),

@@ -93,8 +93,8 @@ impl History {
     ) -> Sight {
         eventually_within(patience, what, || {
             let seen = self.0.lock().unwrap();
-            let later = seen.sights[skipped..].iter();
-            later.cloned().find(|sight| is_so(&sight.object))
+            let mut later = seen.sights[skipped..].iter();
+            later.find(|sight| is_so(&sight.object)).cloned()
         })
     }
 }

@@ -201,7 +201,8 @@ fn is_in_force(cluster: &Cluster, item: usize, profile: Profile) -> bool {
         _ => {
             let map = get(&["configmap", "pointsman-apiserver", namespace]);
             let key = "pointsman.io/observed-default-unreachable-toleration-seconds";
-            map["metadata"]["annotations"][key] == (profile.toleration / scale()).to_string()
+            let seconds = (profile.toleration / scale()).to_string();
+            map["metadata"]["annotations"][key].as_str() == Some(&seconds)
         }
     }
 }

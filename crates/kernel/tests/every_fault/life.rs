@@ -261,7 +261,7 @@ impl<K: Kernel> Life<'_, K> {
             true => Ok(()),
             false => self.backend.sync(&batch).map(drop),
         };
-        let recovery = result.as_ref().map_err(|error| error.recovery()).map(|()| ());
+        let recovery = result.as_ref().copied().map_err(|error| error.recovery());
         match self.sync.finish(batch, recovery, self.now) {
             Outcome::Done(done) => {
                 self.full_owed = false;
