@@ -1,7 +1,7 @@
 //! When has every node taken a pod out of its rules?
 //!
-//! The collector knows. A pod that has to end is asked about first; a gate that cannot be reached, or
-//! that does not answer in time, holds nobody up.
+//! The collector knows. A pod that has to end is asked about first. A gate that cannot be reached is asked
+//! again, since a collector that just restarts is no reason to lose requests; the bound holds in any case.
 
 use crate::fetch;
 use http::Uri;
@@ -11,6 +11,8 @@ use std::time::Duration;
 
 /// How long the gate may take beyond the bound before it counts as unreachable.
 const SLACK: Duration = Duration::from_secs(1);
+/// Between two attempts to reach the gate.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Where to ask, and how long to wait at most.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,22 +44,18 @@ struct Body {
 impl Gate {
     pub(crate) async fn ask(&self, namespace: &str, name: &str, uid: &str) -> Answer {
         let began = tokio::time::Instant::now();
-        let answer = match self.uri(namespace, name, uid) {
-            Ok(uri) => fetch::get(&uri, &[], self.bound + SLACK).await,
-            Err(error) => Err(error),
-        };
-        let read = answer.and_then(|(status, body)| {
-            if !status.is_success() {
-                return Err(format!("the gate answered {status}"));
-            }
-            serde_json::from_slice::<Body>(&body).map_err(|error| error.to_string())
-        });
-        let (outcome, behind) = match read {
-            Ok(body) => (known(&body.outcome), body.behind),
-            Err(error) => {
+        let mut left = self.bound;
+        let (outcome, behind) = loop {
+            let error = match self.ask_once(namespace, name, uid, left).await {
+                Ok(body) => break (known(&body.outcome), body.behind),
+                Err(error) => error,
+            };
+            left = self.bound.saturating_sub(began.elapsed());
+            if left.is_zero() {
                 tracing::warn!(namespace, pod = name, error, "the shutdown gate cannot be asked");
-                ("unreachable", Vec::new())
+                break ("unreachable", Vec::new());
             }
+            tokio::time::sleep(PAUSE.min(left)).await;
         };
         Answer {
             outcome,
@@ -66,7 +64,22 @@ impl Gate {
         }
     }
 
-    fn uri(&self, namespace: &str, name: &str, uid: &str) -> Result<Uri, String> {
+    async fn ask_once(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+        bound: Duration,
+    ) -> Result<Body, String> {
+        let uri = self.uri(namespace, name, uid, bound)?;
+        let (status, body) = fetch::get(&uri, &[], bound + SLACK).await?;
+        if !status.is_success() {
+            return Err(format!("the gate answered {status}"));
+        }
+        serde_json::from_slice(&body).map_err(|error| error.to_string())
+    }
+
+    fn uri(&self, namespace: &str, name: &str, uid: &str, bound: Duration) -> Result<Uri, String> {
         let escape = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
         let base = self.url.to_string();
         let text = format!(
@@ -75,7 +88,7 @@ impl Gate {
             escape(namespace),
             escape(name),
             escape(uid),
-            self.bound.as_millis()
+            bound.as_millis()
         );
         text.parse().map_err(|error| format!("{text} is no URL: {error}"))
     }
@@ -98,19 +111,27 @@ mod tests {
 
     async fn gate_that_says(body: &'static str) -> (Gate, tokio::task::JoinHandle<String>) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/", listener.local_addr().unwrap())
-            .parse()
-            .unwrap();
-        let served = tokio::spawn(async move {
+        let gate = gate_at(
+            &listener.local_addr().unwrap().to_string(),
+            Duration::from_secs(5),
+        );
+        (gate, serve_once(listener, body))
+    }
+
+    fn gate_at(address: &str, bound: Duration) -> Gate {
+        let url = format!("http://{address}/").parse().unwrap();
+        Gate { url, bound }
+    }
+
+    fn serve_once(listener: tokio::net::TcpListener, body: &'static str) -> tokio::task::JoinHandle<String> {
+        tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut request = vec![0; 4096];
             let read = stream.read(&mut request).await.unwrap();
             let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
             stream.write_all(head.as_bytes()).await.unwrap();
             String::from_utf8_lossy(&request[..read]).into_owned()
-        });
-        let bound = Duration::from_secs(5);
-        (Gate { url, bound }, served)
+        })
     }
 
     #[tokio::test]
@@ -128,13 +149,27 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_gate_that_is_not_there_or_talks_nonsense_is_open() {
-        let nobody = Gate {
-            url: "http://127.0.0.1:1".parse().unwrap(),
-            bound: Duration::from_millis(50),
-        };
-        assert_eq!(nobody.ask("ns", "p", "u").await.outcome, "unreachable");
-        let (odd, _served) = gate_that_says("hello").await;
+    async fn a_gate_that_is_not_there_or_talks_nonsense_is_open_at_the_bound() {
+        let bound = Duration::from_millis(250);
+        let answer = gate_at("127.0.0.1:1", bound).ask("ns", "p", "u").await;
+        assert_eq!(answer.outcome, "unreachable");
+        assert!(answer.waited >= bound, "{answer:?}");
+        let (mut odd, _served) = gate_that_says("hello").await;
+        odd.bound = bound;
         assert_eq!(odd.ask("ns", "p", "u").await.outcome, "unreachable");
+    }
+
+    #[tokio::test]
+    async fn a_gate_that_comes_back_within_the_bound_is_heard() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        // The first connection meets a collector that dies, the next one its successor.
+        let served = tokio::spawn(async move {
+            drop(listener.accept().await.unwrap());
+            serve_once(listener, r#"{"outcome":"everywhere"}"#).await.unwrap()
+        });
+        let gate = gate_at(&address.to_string(), Duration::from_secs(60));
+        assert_eq!(gate.ask("ns", "p", "u").await.outcome, "everywhere");
+        served.await.unwrap();
     }
 }

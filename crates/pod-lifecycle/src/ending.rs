@@ -123,7 +123,7 @@ impl Machine {
         let Some(ending) = &mut self.ending else { return };
         if ending.gate == Gate::Unasked {
             ending.gate = match self.settings.gate {
-                Some(bound) if ending.why == Why::Deleted && serving => {
+                Some(bound) if self.is_gated && ending.why == Why::Deleted && serving => {
                     actions.push(Action::AskGate);
                     Gate::Asked {
                         until: now.mono + bound + GATE_SLACK,

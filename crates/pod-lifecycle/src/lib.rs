@@ -24,6 +24,6 @@ mod unit;
 pub use action::{Action, News};
 pub use fact::{Fact, Found, FoundContainer, Now};
 pub use machine::{Machine, Probed, Settings};
-pub use spec::{Container, Hooks, Pod, PodSpec, Probe, RestartPolicy};
+pub use spec::{Container, GATE_ANNOTATION, Hooks, Pod, PodSpec, Probe, RestartPolicy};
 pub use status::{Condition, ContainerStatus, Phase, PodStatus, Waiting};
 pub use unit::{Cause, Ended, Exit, ProbeKind, Role};

@@ -3,7 +3,7 @@
 use crate::action::{Action, News};
 use crate::ending::{Ending, Gate, Torn, Why};
 use crate::fact::{Fact, Found, Now};
-use crate::spec::{Pod, PodSpec, Reported};
+use crate::spec::{GATE_ANNOTATION, Pod, PodSpec, Reported};
 use crate::status::{Memory, Phase};
 use crate::stop;
 use crate::unit::{Doom, Ended, ProbeKind, Role, Run, Unit};
@@ -51,6 +51,8 @@ pub struct Machine {
     pub(crate) final_phase: Option<Phase>,
     /// Conditions that others write.
     pub(crate) gates: BTreeMap<String, String>,
+    /// Whether the shutdown gate is asked, if there is one.
+    pub(crate) is_gated: bool,
     pub(crate) memory: Memory,
     /// When the last fact came to be.
     pub(crate) cause: Timestamp,
@@ -81,6 +83,7 @@ impl Machine {
             ending: None,
             final_phase: None,
             gates: BTreeMap::new(),
+            is_gated: true,
             memory: Memory::recall(&pod.status),
             cause: now.wall,
         };
@@ -126,6 +129,11 @@ impl Machine {
     pub fn update(&mut self, pod: &Pod, now: Now) {
         self.generation = pod.metadata.generation;
         self.gates = crate::status::foreign(&pod.status);
+        self.is_gated = pod
+            .metadata
+            .annotations
+            .get(GATE_ANNOTATION)
+            .is_none_or(|word| word != "off");
         self.deadline_at = pod.spec.active_deadline_seconds.map(|seconds| {
             let end = self
                 .start_time

@@ -65,6 +65,9 @@ pub struct Metadata {
     pub deletion_grace_period_seconds: Option<i64>,
 }
 
+/// An annotation of pods; `off` lets the pod be stopped without a question at the shutdown gate.
+pub const GATE_ANNOTATION: &str = "pointsman.io/shutdown-gate";
+
 /// The spec of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

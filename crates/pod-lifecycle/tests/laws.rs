@@ -3,8 +3,8 @@
 
 use jiff::Timestamp;
 use pointsman_pod_lifecycle::{
-    Action, Cause, Exit, Fact, Found, FoundContainer, Machine, Now, Phase, Pod, PodStatus, ProbeKind,
-    Settings,
+    Action, Cause, Exit, Fact, Found, FoundContainer, GATE_ANNOTATION, Machine, Now, Phase, Pod, PodStatus,
+    ProbeKind, Settings,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -473,6 +473,17 @@ fn a_gate_holds_the_signal_back_but_not_for_ever() {
     );
     world.now += GATE + Duration::from_secs(3);
     world.step();
+    let stopping = |action: &Action| matches!(action, Action::PreStop { container, .. } if container == "a");
+    assert!(world.pending.iter().any(stopping), "{:?}", world.pending);
+}
+
+#[test]
+fn a_pod_that_wants_no_gate_is_stopped_at_once() {
+    let mut world = ready();
+    world.object["metadata"]["annotations"] = json!({ GATE_ANNOTATION: "off" });
+    world.delete(GRACE);
+    world.step();
+    assert!(!world.pending.contains(&Action::AskGate), "{:?}", world.pending);
     let stopping = |action: &Action| matches!(action, Action::PreStop { container, .. } if container == "a");
     assert!(world.pending.iter().any(stopping), "{:?}", world.pending);
 }

@@ -47,6 +47,11 @@ pub fn replaced(program: &str, round: u64, answer: bool) -> Value {
         "spec": { "containers": [container(program, port)] } } } })
 }
 
+/// Pods that are stopped without a question at the shutdown gate.
+pub fn ungated() -> Value {
+    json!({ "spec": { "template": { "metadata": { "annotations": { "pointsman.io/shutdown-gate": "off" } } } } })
+}
+
 /// The status that an agent would write.
 pub fn status(address: Ipv4Addr, ready: bool, now: Timestamp) -> Value {
     let (address, status) = (address.to_string(), if ready { "True" } else { "False" });

@@ -6,10 +6,9 @@
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::{Args, ValueEnum};
 use pointsman_api_client::Resource;
-use pointsman_fabric::Netns;
 use serde_json::{Value, json};
 
 use super::cluster::{Cluster, NAMESPACE};
@@ -22,8 +21,6 @@ use crate::load::Tally;
 use crate::up::claim::Record;
 
 const NAME: &str = "rolled";
-/// The table that keeps agents from the gate.
-const CUT: &str = "pointsman-scenario";
 
 /// How many updates, under what load.
 #[derive(Args)]
@@ -37,7 +34,7 @@ pub struct Flags {
     /// New connections each second from every node.
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rate: u32,
-    /// Whether agents may ask the shutdown gate; without it they stop pods at once.
+    /// Whether pods wait at the shutdown gate; without it they are stopped at once.
     #[arg(long, value_enum, default_value_t)]
     gate: Gate,
 }
@@ -47,7 +44,7 @@ enum Gate {
     /// As it should be.
     #[default]
     On,
-    /// Cut off, to see what it is for.
+    /// By the pods' annotation, to see what it is for.
     Off,
 }
 
@@ -69,12 +66,17 @@ pub async fn run(record: Record, flags: Flags) -> anyhow::Result<Outcome> {
 }
 
 async fn measure(cluster: &Cluster, flags: Flags) -> anyhow::Result<Outcome> {
-    let mut gates = Gates::start(&cluster.client, &cluster.record, NAMESPACE).await?;
     let service = cluster.add_deployment(NAME, flags.replicas).await?;
-    let cut = match flags.gate {
-        Gate::On => None,
-        Gate::Off => Some(CutOff::start(&cluster.record)?),
-    };
+    if flags.gate == Gate::Off {
+        cluster
+            .patch(Resource::DEPLOYMENTS, NAME, &objects::ungated())
+            .await?;
+        cluster
+            .wait_for_rollout(NAME)
+            .await
+            .context("pods without a gate")?;
+    }
+    let mut gates = Gates::start(&cluster.client, &cluster.record, NAMESPACE).await?;
     let loads = Loads::start(&cluster.record, &cluster.program, service, flags.rate).await?;
     let began = Instant::now();
     for round in 1..=flags.updates {
@@ -88,7 +90,6 @@ async fn measure(cluster: &Cluster, flags: Flags) -> anyhow::Result<Outcome> {
     }
     let took = began.elapsed();
     let tally = loads.finish().await?;
-    drop(cut);
     let sli = gates.sli().await?;
     Ok(Outcome {
         flags,
@@ -132,7 +133,7 @@ impl Outcome {
     pub fn table(&self) -> String {
         let gate = match self.flags.gate {
             Gate::On => "on",
-            Gate::Off => "off (cut off from the agents)",
+            Gate::Off => "off (pods are stopped at once)",
         };
         let reasons: Vec<String> = self
             .tally
@@ -171,53 +172,4 @@ impl Outcome {
         let _ = writeln!(out, "\nGates: {}.", outcomes(&self.gates));
         out
     }
-}
-
-/// Keeps the agents of all nodes from the gate, as long as the value lives.
-struct CutOff {
-    namespaces: Vec<Netns>,
-}
-
-impl CutOff {
-    fn start(record: &Record) -> anyhow::Result<Self> {
-        let mut cut = Self {
-            namespaces: Vec::new(),
-        };
-        // The gate is served on a port of its own; an agent is told at once that nobody is there.
-        let rules = format!(
-            "table ip {CUT} {{ chain output {{ type filter hook output priority 0; \
-             tcp dport 10270 reject with tcp reset; }}; }}"
-        );
-        for node in &record.nodes {
-            let namespace = Netns::named(&node.namespace)?;
-            nft(&namespace, &rules)?;
-            cut.namespaces.push(namespace);
-        }
-        Ok(cut)
-    }
-}
-
-impl Drop for CutOff {
-    fn drop(&mut self) {
-        for namespace in &self.namespaces {
-            if let Err(error) = nft(namespace, &format!("delete table ip {CUT}")) {
-                tracing::warn!(
-                    error = format!("{error:#}"),
-                    "a node's agent stays cut off from the gate"
-                );
-            }
-        }
-    }
-}
-
-fn nft(namespace: &Netns, rules: &str) -> anyhow::Result<()> {
-    let done = namespace
-        .command("nft")
-        .arg(rules)
-        .output()
-        .context("running nft")?;
-    if !done.status.success() {
-        bail!("nft: {}", String::from_utf8_lossy(&done.stderr).trim());
-    }
-    Ok(())
 }

@@ -3,7 +3,7 @@
 //! An address in use is a file named after it that holds the pod's id, made by `link`, which the file
 //! system lets succeed once. So no address is given out twice, whatever crashes, and the files are the
 //! whole state. Addresses are given out in turn, so that one that was freed rests for as long as possible:
-//! others may still send to the pod that had it.
+//! others may still send to the pod that had it. Whose turn it is outlives the program as well.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,6 +26,9 @@ impl Addresses {
     pub fn open(directory: PathBuf, exists: impl Fn(&PodUid) -> bool) -> io::Result<Self> {
         for entry in fs::read_dir(&directory)? {
             let entry = entry?;
+            if entry.file_name() == LAST {
+                continue;
+            }
             let is_claim = entry
                 .file_name()
                 .to_str()
@@ -36,10 +39,11 @@ impl Addresses {
                 fs::remove_file(entry.path())?;
             }
         }
+        let last = read_last(&fs::read_to_string(directory.join(LAST)).unwrap_or_default());
         Ok(Self {
             directory,
             ranges: Vec::new(),
-            last: BTreeMap::new(),
+            last,
         })
     }
 
@@ -125,6 +129,9 @@ impl Addresses {
         fs::remove_file(&temporary)?;
         if let Some(address) = taken {
             self.last.insert(range, address);
+            // Without it a freed address would only rest for less time after a restart.
+            let lines = self.last.iter().map(|(range, last)| format!("{range} {last}\n"));
+            fs::write(self.directory.join(LAST), lines.collect::<String>()).ok();
         }
         Ok(taken)
     }
@@ -132,6 +139,16 @@ impl Addresses {
 
 /// A claim before it has its name.
 const TEMPORARY: &str = ".claim";
+/// A range and the address that was last given out of it, a line each.
+const LAST: &str = ".last";
+
+/// Lines that are no longer or not yet whole are left out.
+fn read_last(text: &str) -> BTreeMap<AddressRange, IpAddr> {
+    let lines = text.lines().filter_map(|line| line.split_once(' '));
+    lines
+        .filter_map(|(range, last)| Some((range.parse().ok()?, last.parse().ok()?)))
+        .collect()
+}
 
 fn tempfile_in(directory: &std::path::Path, pod: &PodUid) -> io::Result<fs::File> {
     let mut file = fs::File::create(directory.join(TEMPORARY))?;
@@ -180,12 +197,12 @@ mod tests {
     }
 
     #[test]
-    fn a_freed_address_rests_until_the_others_were_used() {
+    fn a_freed_address_rests_until_the_others_were_used_also_over_restarts() {
         let directory = tempfile::tempdir().unwrap();
-        let mut addresses = Addresses::open(directory.path().into(), |_| true).unwrap();
-        addresses.set_ranges(&ranges(&["10.1.0.0/29"]));
         let mut seen = Vec::new();
         for number in 0..7 {
+            let mut addresses = Addresses::open(directory.path().into(), |_| true).unwrap();
+            addresses.set_ranges(&ranges(&["10.1.0.0/29"]));
             let claimed = addresses.claim(&pod(number)).unwrap();
             addresses.release(&pod(number)).unwrap();
             seen.push(claimed[0].to_string());
