@@ -116,6 +116,8 @@ impl Node {
         for place in ["pods", "addresses", "logs"] {
             traces.extend(names(&root.join(place)));
         }
+        // Which address was last given out is the node's, not a pod's.
+        traces.retain(|name| name != ".last");
         traces.extend(
             Netns::names()
                 .unwrap()
