@@ -35,7 +35,7 @@ deps: ## Install what is missing (Debian packages; needs root or sudo)
 
 .PHONY: build
 build: deps ## Build the program (debug)
-	$(CARGO) build --locked --bin pointsman
+	$(CARGO) build --locked --workspace --bins
 
 .PHONY: up
 up: build ## Run a cluster with a demonstration on this machine until Ctrl-C

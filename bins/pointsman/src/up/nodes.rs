@@ -141,14 +141,15 @@ async fn wait_for_proxy(node: &NodePlan, settings: &Settings) -> Result<(), Stri
     }
 }
 
-/// The agent serves once it has said that the node is ready.
+/// The agent serves once it has said that the node is ready and the controllers have taken note.
 async fn wait_for_agent(client: &Client, node: &NodePlan, settings: &Settings) -> Result<(), String> {
     let started = Instant::now();
     loop {
         let object = client.api(Resource::NODES, None).get::<Value>(&node.name).await;
         let seen = match object {
-            Ok(object) if is_ready(&object) => return Ok(()),
-            Ok(_) => "the Node is not ready".to_owned(),
+            Ok(object) if !is_ready(&object) => "the Node is not ready".to_owned(),
+            Ok(object) if is_shunned(&object) => "the Node still has the taint of one that is not".to_owned(),
+            Ok(_) => return Ok(()),
             Err(error) => error.to_string(),
         };
         if started.elapsed() > PATIENCE {
@@ -166,6 +167,19 @@ fn is_ready(node: &Value) -> bool {
         .next()
         .is_some_and(|condition| condition["status"] == "True")
         && node["spec"]["podCIDR"].is_string()
+}
+
+/// Whether the controllers still keep pods away from a node that was not ready or silent before.
+/// Taints that people set are none of our business here.
+fn is_shunned(node: &Value) -> bool {
+    let mut taints = node["spec"]["taints"].as_array().into_iter().flatten();
+    taints.any(|taint| {
+        let key = taint["key"].as_str();
+        matches!(
+            key,
+            Some("node.kubernetes.io/not-ready" | "node.kubernetes.io/unreachable")
+        )
+    })
 }
 
 /// The root directory of a node's agent.
