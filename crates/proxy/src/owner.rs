@@ -28,10 +28,10 @@ const NODE_PATIENCE: Duration = Duration::from_secs(30);
 /// What the watches tell.
 #[derive(Debug)]
 pub(crate) enum Input {
-    Service(Box<Event<ConvertedService>>),
-    Slice(Box<Event<ConvertedSlice>>),
+    Service(Event<ConvertedService>),
+    Slice(Event<ConvertedSlice>),
     Node(Box<Event<NodeFacts>>),
-    ServiceRange(Box<Event<wire::ServiceCidr>>),
+    ServiceRange(Event<wire::ServiceCidr>),
 }
 
 /// What the threads tell.
@@ -118,7 +118,11 @@ impl Owner {
     }
 
     /// Runs for ever.
-    pub async fn run(mut self, mut inbox: mpsc::Receiver<Input>, mut told: mpsc::UnboundedReceiver<Told>) {
+    pub async fn run(
+        mut self,
+        mut inbox: mpsc::Receiver<Vec<Input>>,
+        mut told: mpsc::UnboundedReceiver<Told>,
+    ) {
         let mut batch = Vec::with_capacity(INBOX);
         loop {
             let wake = self.step(Instant::now());
@@ -133,7 +137,7 @@ impl Owner {
                         return;
                     }
                     let now = Instant::now();
-                    batch.drain(..).for_each(|input| self.take(input, now));
+                    batch.drain(..).flatten().for_each(|input| self.take(input, now));
                 }
                 () = tokio::time::sleep_until(wake.into()) => {}
             }
@@ -210,11 +214,11 @@ impl Owner {
 
     fn take(&mut self, input: Input, now: Instant) {
         match input {
-            Input::Service(event) => self.take_service(*event, now),
-            Input::Slice(event) => self.take_slice(*event, now),
+            Input::Service(event) => self.take_service(event, now),
+            Input::Slice(event) => self.take_slice(event, now),
             Input::Node(event) => self.take_node(*event, now),
             Input::ServiceRange(event) => {
-                if let Some(ranges) = self.service_ranges.take(*event) {
+                if let Some(ranges) = self.service_ranges.take(event) {
                     self.node.service_cidrs = ranges;
                     self.node_changed(now);
                 }
@@ -360,8 +364,8 @@ impl ServiceRanges {
     }
 }
 
-/// Events that may wait for the owner.
-pub(crate) const INBOX: usize = 1024;
+/// Bunches of events that may wait for the owner.
+pub(crate) const INBOX: usize = 8;
 
 fn count((total, pending): &(pointsman_telemetry::Counter, pointsman_telemetry::Gauge)) {
     total.inc();

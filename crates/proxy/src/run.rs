@@ -130,7 +130,12 @@ fn listen(
 }
 
 /// Watches what upstream watches: Services that are ours, slices that are not headless, our own Node.
-fn start_watches(tasks: &mut JoinSet<()>, client: &Client, config: &Config, sender: &mpsc::Sender<Input>) {
+fn start_watches(
+    tasks: &mut JoinSet<()>,
+    client: &Client,
+    config: &Config,
+    sender: &mpsc::Sender<Vec<Input>>,
+) {
     let services = Scope::all(Resource::SERVICES)
         .labels("!service.kubernetes.io/service-proxy-name")
         .fields("spec.clusterIP!=None");
@@ -144,11 +149,13 @@ fn start_watches(tasks: &mut JoinSet<()>, client: &Client, config: &Config, send
     let convert = move |object: wire::EndpointSlice| read::slice(&object, &mut names);
     follow(tasks, client, slices, sender, convert, Input::Slice);
     let convert = |object: wire::Node| Some(convert::node(&object));
-    follow(tasks, client, node, sender, convert, Input::Node);
+    follow(tasks, client, node, sender, convert, |event| {
+        Input::Node(Box::new(event))
+    });
     if config.mode == Mode::Nftables {
         // Older servers do not have them, and older roles may not read them.
         let ranges = Watcher::new(client.clone(), Scope::all(Resource::SERVICE_CIDRS)).optional();
-        tasks.spawn(ranges.forward(sender.clone(), |event| Some(Input::ServiceRange(Box::new(event)))));
+        tasks.spawn(ranges.forward_together(sender.clone(), |event| Some(Input::ServiceRange(event))));
     }
 }
 
@@ -156,12 +163,12 @@ fn follow<T: DeserializeOwned + Send + 'static, U: Send + 'static>(
     tasks: &mut JoinSet<()>,
     client: &Client,
     scope: Scope,
-    sender: &mpsc::Sender<Input>,
+    sender: &mpsc::Sender<Vec<Input>>,
     mut convert: impl FnMut(T) -> Option<U> + Send + 'static,
-    input: fn(Box<Event<U>>) -> Input,
+    input: fn(Event<U>) -> Input,
 ) {
     let watcher = Watcher::<T>::new(client.clone(), scope);
-    tasks.spawn(watcher.forward(sender.clone(), move |event| {
-        Some(input(Box::new(event.try_map(&mut convert)?)))
+    tasks.spawn(watcher.forward_together(sender.clone(), move |event| {
+        Some(input(event.try_map(&mut convert)?))
     }));
 }

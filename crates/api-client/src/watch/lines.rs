@@ -1,7 +1,7 @@
 //! How does a stream of bytes become lines?
 
 use crate::error::ApiError;
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use http_body_util::BodyExt;
 use kube::client::Body;
 
@@ -27,18 +27,11 @@ impl Lines {
 
     /// The next complete line, `None` at the end of the stream. A last line without an end was cut off
     /// in the middle and is dropped: the watch resumes before it. Can be dropped and called again.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
+    pub async fn next(&mut self) -> Result<Option<BytesMut>, ApiError> {
         loop {
-            if let Some(end) = self.buffer[self.searched..]
-                .iter()
-                .position(|byte| *byte == b'\n')
-            {
-                let mut line = self.buffer.split_to(self.searched + end + 1);
-                line.truncate(line.len() - 1);
-                self.searched = 0;
-                return Ok(Some(line.freeze()));
+            if let Some(line) = self.arrived() {
+                return Ok(Some(line));
             }
-            self.searched = self.buffer.len();
             if self.searched > LONGEST {
                 return Err(ApiError::Unreadable(format!(
                     "a line of more than {LONGEST} bytes"
@@ -54,5 +47,17 @@ impl Lines {
                 }
             }
         }
+    }
+
+    /// The next line if all of it is here already.
+    pub fn arrived(&mut self) -> Option<BytesMut> {
+        let Some(end) = memchr::memchr(b'\n', &self.buffer[self.searched..]) else {
+            self.searched = self.buffer.len();
+            return None;
+        };
+        let mut line = self.buffer.split_to(self.searched + end + 1);
+        line.truncate(line.len() - 1);
+        self.searched = 0;
+        Some(line)
     }
 }

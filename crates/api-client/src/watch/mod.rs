@@ -191,6 +191,8 @@ pub struct Watcher<T> {
     state: State,
     known: Known,
     ready: VecDeque<Event<T>>,
+    /// What went wrong after the events that are ready.
+    failed: Option<ApiError>,
     backoff: Backoff,
     optional: bool,
     object: PhantomData<fn() -> T>,
@@ -206,6 +208,7 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
             state: State::Empty,
             known: Known::default(),
             ready: VecDeque::new(),
+            failed: None,
             backoff: Backoff::new(Duration::from_millis(50), Duration::from_secs(5)),
             optional: false,
             object: PhantomData,
@@ -227,8 +230,15 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
             if let Some(event) = self.ready.pop_front() {
                 return event;
             }
-            if let Err(error) = self.step().await {
-                self.recover(error).await;
+            let outcome = match self.failed.take() {
+                Some(error) => Err(error),
+                None => self.step().await,
+            };
+            match outcome {
+                Ok(()) => {}
+                Err(error) if self.ready.is_empty() => self.recover(error).await,
+                // What came before it must not wait.
+                Err(error) => self.failed = Some(error),
             }
         }
     }
@@ -244,9 +254,31 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
                 event = self.next() => event,
                 () = sender.closed() => return,
             };
-            if let Some(event) = convert(event)
-                && sender.send(event).await.is_err()
-            {
+            // What arrived with it needs no look at whether somebody still listens.
+            for event in std::iter::once(event).chain(std::mem::take(&mut self.ready)) {
+                if let Some(event) = convert(event)
+                    && sender.send(event).await.is_err()
+                {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The same, with events that arrived together sent together: lists cost one wake-up for many objects.
+    pub async fn forward_together<E>(
+        mut self,
+        sender: mpsc::Sender<Vec<E>>,
+        mut convert: impl FnMut(Event<T>) -> Option<E>,
+    ) {
+        loop {
+            let event = tokio::select! {
+                event = self.next() => event,
+                () = sender.closed() => return,
+            };
+            let arrived = std::iter::once(event).chain(self.ready.drain(..));
+            let events: Vec<E> = arrived.filter_map(&mut convert).collect();
+            if !events.is_empty() && sender.send(events).await.is_err() {
                 return;
             }
         }
@@ -396,17 +428,19 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
             }
             return Ok(());
         };
-        match self.take(&line, &mut stream) {
-            Ok(()) => {
-                self.backoff.reset();
-                self.state = State::Open(stream);
-                Ok(())
-            }
-            Err(error) => {
+        let mut line = Some(line);
+        while let Some(text) = line.take() {
+            if let Err(error) = self.take(&text, &mut stream) {
                 self.suspend(stream);
-                Err(error)
+                return Err(error);
+            }
+            if self.ready.len() < BUNCH {
+                line = stream.lines.arrived();
             }
         }
+        self.backoff.reset();
+        self.state = State::Open(stream);
+        Ok(())
     }
 
     /// The stream is over: go on after the last version seen, or list if there is none yet.

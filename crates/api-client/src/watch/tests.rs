@@ -227,3 +227,43 @@ async fn bunches_bring_the_same_events_in_the_same_order() {
     let ended = tokio::time::timeout(Duration::from_secs(600), task).await;
     ended.expect("it ends with its receiver").unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_came_before_an_error_does_not_wait_for_the_next_attempt() {
+    let lines = [
+        line("ADDED", "a", "1", 10),
+        bookmark("2", true),
+        line("MODIFIED", "a", "3", 11),
+        r#"{"type":"ERROR","object":{"kind":"Status","code":500,"reason":"InternalError","message":"no"}}"#
+            .to_owned()
+            + "\n",
+    ];
+    let script = Script::new(&[(200, &lines.concat())]);
+    let start = Instant::now();
+    let told = events(&script, 4).await;
+    assert_eq!(told[3], applied("a", "3", 11));
+    assert_eq!(start.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_that_arrive_together_are_sent_together() {
+    let lines = [
+        line("ADDED", "a", "1", 10),
+        line("ADDED", "b", "2", 20),
+        bookmark("2", true),
+    ];
+    let script = Script::new(&[(200, &lines.concat())]);
+    let (sender, mut receiver) = mpsc::channel(4);
+    let watcher = Watcher::<Thing>::new(script.client(), Scope::all(Resource::PODS));
+    tokio::spawn(watcher.forward_together(sender, |event| match event {
+        Event::Init => None,
+        event => Some(event),
+    }));
+    let together = receiver.recv().await.expect("an answer");
+    let expected = [
+        applied("a", "1", 10),
+        applied("b", "2", 20),
+        Event::Synced("2".into()),
+    ];
+    assert_eq!(together, expected);
+}

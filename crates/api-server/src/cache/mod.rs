@@ -5,6 +5,7 @@
 //! consistent once [`Cache::applied`] has reached the store's revision.
 
 pub mod collection;
+mod fields;
 pub mod object;
 
 use crate::keys;

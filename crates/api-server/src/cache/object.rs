@@ -1,5 +1,6 @@
 //! What does the server remember of one version of one object?
 
+use super::fields;
 use crate::stored::{Encoded, EventType};
 use bytes::Bytes;
 use pointsman_store::Revision;
@@ -134,7 +135,8 @@ impl Object {
     }
 
     fn parse_fields(&self) -> Fields {
-        let value = self.value();
+        let value = fields::selectable_part(&self.encoded.object());
+        let value = value.expect("checked when it was read from the store");
         let strategy = strategy::of(self.kind);
         let fields = SELECTABLE.iter();
         let known = fields.filter_map(|field| Some((*field, strategy.selectable(&value, field)?)));
