@@ -31,7 +31,7 @@ fn main() {
         for writers in [1, 64] {
             let at = fresh(&dir);
             let options = Options {
-                quick_repair,
+                quick_repair_from: quick_repair.then_some(0),
                 ..Options::default()
             };
             let store = Arc::new(EmbeddedStore::open(&at, options).expect("the store opens"));
@@ -104,7 +104,7 @@ fn measure_opening(dir: &Path, objects: usize, quick_repair: bool) {
         .expect("this program can start itself");
     assert!(!status.success(), "the child dies by its own hand");
     let options = Options {
-        quick_repair,
+        quick_repair_from: quick_repair.then_some(0),
         ..Options::default()
     };
     for state in ["after a kill", "after a close"] {
@@ -135,7 +135,7 @@ fn measure_opening(dir: &Path, objects: usize, quick_repair: bool) {
 fn fill_and_die(dir: &Path, objects: usize, quick_repair: bool) -> ! {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let options = Options {
-        quick_repair,
+        quick_repair_from: quick_repair.then_some(0),
         ..Options::default()
     };
     let store = EmbeddedStore::open(dir, options).expect("the store opens");

@@ -15,13 +15,14 @@ async fn fresh() -> (TempDir, Subject) {
     (dir, store)
 }
 
-/// A window so small that nearly every watch has to read from disk.
+/// A window so small that nearly every watch has to read from disk, and commits as those of a large file.
 async fn forgetful() -> (TempDir, Subject) {
     let dir = TempDir::new().expect("a temporary directory");
     let options = Options {
         window_events: 4,
         window_bytes: 64,
         queue: 2,
+        quick_repair_from: Some(0),
         ..Options::default()
     };
     let store = open(dir.path(), options);
@@ -38,6 +39,23 @@ mod usual {
 
 mod with_a_tiny_window {
     crate::whole_suite!(crate::forgetful);
+}
+
+#[tokio::test]
+async fn commits_of_small_and_large_files_may_follow_each_other() {
+    let dir = TempDir::new().expect("a temporary directory");
+    let mut expected = Vec::new();
+    for (round, quick_repair_from) in [None, Some(0), None, Some(0)].into_iter().enumerate() {
+        let options = Options {
+            quick_repair_from,
+            ..Options::default()
+        };
+        let store = open(dir.path(), options);
+        let key = format!("/{round}");
+        put(&store, &key, "1").await;
+        expected.push((key, "1".to_string()));
+        assert_eq!(texts(&store, "/", None).await, expected);
+    }
 }
 
 #[tokio::test]

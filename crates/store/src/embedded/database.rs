@@ -8,7 +8,7 @@ use super::Options;
 use super::disk::Disk;
 use super::tables::{self, Changes, Fault, fault};
 use crate::StoreError;
-use redb::{Builder, Database, ReadTransaction, ReadableDatabase};
+use redb::{Builder, Database, ReadTransaction, ReadableDatabase, StorageBackend};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 /// How often an operation is tried on a fresh handle before its caller is told.
@@ -18,7 +18,7 @@ const ATTEMPTS: usize = 3;
 pub struct Reopening {
     disk: Disk,
     cache_bytes: usize,
-    quick_repair: bool,
+    quick_repair_from: Option<u64>,
     handle: RwLock<Handle>,
 }
 
@@ -48,7 +48,7 @@ impl Reopening {
         let reopening = Self {
             disk,
             cache_bytes: options.cache_bytes,
-            quick_repair: options.quick_repair,
+            quick_repair_from: options.quick_repair_from,
             handle: RwLock::new(Handle {
                 database: None,
                 generation: 0,
@@ -99,7 +99,19 @@ impl Reopening {
     pub fn write(&self, changes: &Changes) -> Result<(), Fault> {
         let handle = self.read();
         let database = handle.database.as_ref().ok_or_else(lost)?;
-        tables::write(database, changes, self.quick_repair)
+        tables::write(database, changes, self.quick_repair()?)
+    }
+
+    /// Whether the file is so large by now that a walk over it after a crash would take long.
+    fn quick_repair(&self) -> Result<bool, Fault> {
+        let Some(from) = self.quick_repair_from else {
+            return Ok(false);
+        };
+        let length = self
+            .disk
+            .len()
+            .map_err(|error| fault(redb::StorageError::from(error)))?;
+        Ok(length >= from)
     }
 
     /// Replaces the handle of the given generation; does nothing if that was done already.
@@ -116,7 +128,7 @@ impl Reopening {
             .set_cache_size(self.cache_bytes)
             .create_with_backend(self.disk.clone())
             .map_err(fault)?;
-        tables::prepare(&database, self.quick_repair)?;
+        tables::prepare(&database, self.quick_repair()?)?;
         handle.database = Some(database);
         handle.generation += 1;
         Ok(())
