@@ -10,7 +10,7 @@ use crate::resource::Resource;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -24,6 +24,9 @@ const MEMORY: Duration = Duration::from_secs(600);
 const MOST: usize = 4096;
 /// Events that may wait to be written.
 const QUEUE: usize = 1024;
+/// How long they wait at least. What they tell of is mostly being written at this moment, and somebody waits for
+/// that; nobody does for an event.
+const YIELD: Duration = Duration::from_millis(25);
 
 /// The object an event is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -172,10 +175,23 @@ struct WrittenMetadata {
     name: String,
 }
 
+/// The next event to write; those that came together wait together.
+async fn next(receiver: &mut mpsc::Receiver<News>, waiting: &mut VecDeque<News>) -> Option<News> {
+    if waiting.is_empty() {
+        waiting.push_back(receiver.recv().await?);
+        tokio::time::sleep(YIELD).await;
+        while let Ok(news) = receiver.try_recv() {
+            waiting.push_back(news);
+        }
+    }
+    waiting.pop_front()
+}
+
 async fn write(client: Client, component: &'static str, mut receiver: mpsc::Receiver<News>) {
     let start = tokio::time::Instant::now();
     let mut correlator = Correlator::default();
-    while let Some(news) = receiver.recv().await {
+    let mut waiting = VecDeque::new();
+    while let Some(news) = next(&mut receiver, &mut waiting).await {
         let namespace = match news.subject.namespace.as_str() {
             "" => "default",
             namespace => namespace,

@@ -16,11 +16,12 @@ use pointsman_api_client::events::{News, Recorder, Severity, Subject};
 use pointsman_api_client::{ApiError, Client, Event as Seen, ObjectKey, Resource, Scope, Watcher};
 use pointsman_slices::controller::{Controller, Event, Job, Now, Step};
 use pointsman_slices::endpoints::Endpoints;
+use pointsman_slices::queue::Pace;
 use pointsman_slices::{Moment, Service};
 use send::{Sent, send};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -29,6 +30,9 @@ pub use metrics::Metrics;
 
 /// Events that may wait for the owner.
 const INBOX: usize = 1024;
+/// How long a change waits at least before it is written to the classic Endpoints as well. The store commits one
+/// group of writes after the other, and the rules of every node wait for the slice, not for these.
+const AFTER_SLICES: Duration = Duration::from_millis(25);
 
 /// What the owner is told.
 enum Input {
@@ -176,7 +180,11 @@ impl Owner {
         let mut controller = Controller::new(config.slices, config.slice_pace, context.former);
         let classic = config.loops.runs(Loop::Endpoints).then(|| {
             controller.keep_touched();
-            Classic::new(context.client.clone(), config.slice_pace, config.endpoint_writers)
+            let pace = Pace {
+                batch_period: config.slice_pace.batch_period.max(AFTER_SLICES),
+                ..config.slice_pace
+            };
+            Classic::new(context.client.clone(), pace, config.endpoint_writers)
         });
         let mut metrics = context.metrics.slices;
         metrics.reset();
