@@ -74,17 +74,24 @@ pub(crate) async fn events(
 ) -> Response<Body> {
     page.mark_unchanged();
     let first = ask(&requests, Request::State).await.unwrap_or_default();
-    let news = stream::unfold((Some(first), page), |(mut first, mut page)| async move {
-        let text = match first.take() {
-            Some(first) => event(&first),
-            None => match tokio::time::timeout(STILL_THERE, page.changed()).await {
-                Err(_) => ": still there\n\n".to_owned(),
-                Ok(Err(_)) => return None,
-                Ok(Ok(())) => event(&page.borrow_and_update()),
-            },
-        };
-        Some((Ok::<_, Infallible>(Frame::data(Bytes::from(text))), (None, page)))
-    });
+    let news = stream::unfold(
+        (Some(first), page, requests),
+        |(mut first, mut page, owner)| async move {
+            let text = match first.take() {
+                Some(first) => event(&first),
+                None => match tokio::time::timeout(STILL_THERE, page.changed()).await {
+                    Err(_) if owner.is_closed() => return None,
+                    Err(_) => ": still there\n\n".to_owned(),
+                    Ok(Err(_)) => return None,
+                    Ok(Ok(())) => event(&page.borrow_and_update()),
+                },
+            };
+            Some((
+                Ok::<_, Infallible>(Frame::data(Bytes::from(text))),
+                (None, page, owner),
+            ))
+        },
+    );
     let mut response = Response::new(StreamBody::new(news).boxed_unsync());
     let headers = response.headers_mut();
     headers.insert(

@@ -123,9 +123,9 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
     let (inputs, inbox) = mpsc::channel(INBOX);
     start_watches(&mut tasks, &client, &inputs);
     let (requests, asked) = mpsc::channel(INBOX);
-    let (page, shown) = watch::channel("{}".into());
+    let page = watch::Sender::new("{}".into());
     let site = Site {
-        page: shown,
+        page: page.clone(),
         registry,
         login,
         requests,

@@ -24,8 +24,8 @@ pub(crate) struct Site {
     pub login: Login,
     pub requests: mpsc::Sender<Ask>,
     pub gate_bound: Duration,
-    /// What the page shows, as it changes.
-    pub page: watch::Receiver<Arc<str>>,
+    /// What the page shows, as it changes. Each open page subscribes, so that without one nothing is made.
+    pub page: watch::Sender<Arc<str>>,
 }
 
 impl Site {
@@ -48,7 +48,7 @@ impl Site {
             "/metrics" => reply(StatusCode::OK, CONTENT_TYPE, self.registry.render()),
             "/api/v1/state" => self.ask(Ask::State).await,
             "/perfdash.json" => self.ask(Ask::PerfDash).await,
-            "/api/v1/events" => page::events(self.page, self.requests).await,
+            "/api/v1/events" => page::events(self.page.subscribe(), self.requests).await,
             _ if path.starts_with("/gate/") => self.gate(&request).await,
             _ => page::asset(path),
         }

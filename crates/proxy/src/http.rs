@@ -80,6 +80,8 @@ pub(crate) async fn serve(
                 continue;
             }
         };
+        // A line of the stream would wait until the reader has acknowledged the one before it.
+        let _ = stream.set_nodelay(true);
         let answer = answer.clone();
         tokio::spawn(async move {
             let service = service_fn(move |request: Request<Incoming>| {
