@@ -16,7 +16,9 @@ finish() {
 }
 trap finish EXIT
 for _ in $(seq 600); do
-  grep -q '"ready": true' /run/pointsman/scenario/record.json 2>/dev/null && break
+  # A record may be left from a cluster that was killed.
+  record=$(cat /run/pointsman/scenario/record.json 2>/dev/null || true)
+  [[ $record == *"\"pid\": $up,"* && $record == *'"ready": true'* ]] && break
   kill -0 "$up" 2>/dev/null || { cat "$home/up.log" >&2; exit 1; }
   sleep 0.1
 done
