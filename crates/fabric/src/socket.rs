@@ -64,6 +64,17 @@ impl RouteSocket {
         self.request(kind, extra_flags, head, body, &mut |_| {})
     }
 
+    /// Asks for one object; `visit` gets what follows the netlink header of the answer.
+    pub fn get(
+        &mut self,
+        kind: u16,
+        head: &[u8],
+        body: impl FnOnce(&mut Writer),
+        visit: &mut dyn FnMut(&[u8]),
+    ) -> io::Result<()> {
+        self.request(kind, 0, head, body, visit)
+    }
+
     /// Lists everything of one kind; `visit` gets what follows the netlink header of each answer.
     pub fn dump(&mut self, kind: u16, head: &[u8], visit: &mut dyn FnMut(&[u8])) -> io::Result<()> {
         self.request(kind, flags::DUMP, head, |_| {}, visit)

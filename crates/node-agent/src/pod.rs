@@ -2,7 +2,8 @@
 //!
 //! At most one patch of a pod is under way. What changes meanwhile is in the next one, which leaves as
 //! soon as the first is answered, so that a pod that flaps costs one request at a time and the last state
-//! always arrives.
+//! always arrives. The first report waits a moment for the containers to run: what a pod is while it starts
+//! would otherwise be two more requests for each of many pods that start at once.
 
 use crate::agent::{FoundLog, Input, LogError};
 use crate::metrics::Metrics;
@@ -10,7 +11,7 @@ use crate::probing::Told;
 use crate::work::{Files, Job, Tools};
 use pointsman_api_client::backoff::Backoff;
 use pointsman_api_client::{ApiError, DeleteOptions, Patch, Resource};
-use pointsman_pod_lifecycle::{Found, Machine, Now, Pod, PodStatus, Settings};
+use pointsman_pod_lifecycle::{Found, Machine, Now, Phase, Pod, PodStatus, Settings};
 use pointsman_wire::value::{list_at, str_at};
 use serde::Deserialize;
 use serde_json::Value;
@@ -22,6 +23,9 @@ use tokio::sync::{Mutex, watch};
 
 /// Pod annotation with the microsecond time of the last readiness change.
 pub const CHANGE_TIME_ANNOTATION: &str = "pointsman.io/last-change-time";
+
+/// How long the first report of a pod waits for its containers to run.
+const SETTLE: Duration = Duration::from_millis(300);
 
 /// A status patch and its answer.
 pub(crate) struct Sent {
@@ -61,6 +65,8 @@ pub(crate) struct Managed {
     deleting: bool,
     backoff: Backoff,
     retry_at: Option<Duration>,
+    /// Until when the first report waits.
+    settles_at: Option<Duration>,
     born: Now,
     started: bool,
     /// Which runs are followed by readers of their logs.
@@ -91,6 +97,7 @@ impl Managed {
             deleting: false,
             backoff: Backoff::new(Duration::from_millis(50), Duration::from_secs(5)),
             retry_at: None,
+            settles_at: None,
             born: now,
             started: pod.status.start_time.is_some(),
             followed: BTreeMap::new(),
@@ -151,7 +158,8 @@ impl Managed {
             let took = now.mono.saturating_sub(self.born.mono);
             tools.metrics.pod_start.observe_duration(took);
         }
-        let waits = self.retry_at.is_some_and(|at| at > now.mono);
+        self.settles_at = self.settles_at(&status, now.mono);
+        let waits = self.settles_at.is_some() || self.retry_at.is_some_and(|at| at > now.mono);
         if self.gone || self.under_way || waits || self.sent.as_ref() == Some(&status) {
             return;
         }
@@ -172,6 +180,13 @@ impl Managed {
             });
             let _ = inputs.send(Input::Sent { uid, sent });
         });
+    }
+
+    /// When the first report leaves, if it still waits for the containers.
+    fn settles_at(&self, status: &PodStatus, now: Duration) -> Option<Duration> {
+        let is_starting = self.sent.is_none() && status.phase == Phase::Pending && !self.machine.is_ending();
+        let at = self.born.mono + SETTLE;
+        (is_starting && at > now).then_some(at)
     }
 
     /// A patch was answered.
@@ -246,7 +261,8 @@ impl Managed {
 
     pub(crate) fn next_wake(&self, now: Duration) -> Option<Duration> {
         let retry = self.retry_at.filter(|at| *at > now);
-        self.machine.wake(now).into_iter().chain(retry).min()
+        let later = retry.into_iter().chain(self.settles_at);
+        self.machine.wake(now).into_iter().chain(later).min()
     }
 
     /// Where a container's log is.

@@ -2,7 +2,7 @@
 //!
 //! An address in use is a file named after it that holds the pod's id, made by `link`, which the file
 //! system lets succeed once. So no address is given out twice, whatever crashes, and the files are the
-//! whole state. Addresses are given out in turn, so that one that was freed rests for as long as possible:
+//! whole state; they are read once, and what is kept in memory follows them. Addresses are given out in turn, so that one that was freed rests for as long as possible:
 //! others may still send to the pod that had it. Whose turn it is outlives the program as well.
 
 use std::collections::BTreeMap;
@@ -18,31 +18,35 @@ use crate::{AddressRange, PodUid, RuntimeError};
 pub struct Addresses {
     directory: PathBuf,
     ranges: Vec<AddressRange>,
+    /// What the files say.
+    owned: BTreeMap<PodUid, Vec<IpAddr>>,
     last: BTreeMap<AddressRange, IpAddr>,
 }
 
 impl Addresses {
     /// Looks at the files in `directory` and frees the addresses of pods that do not exist.
     pub fn open(directory: PathBuf, exists: impl Fn(&PodUid) -> bool) -> io::Result<Self> {
+        let mut owned: BTreeMap<PodUid, Vec<IpAddr>> = BTreeMap::new();
         for entry in fs::read_dir(&directory)? {
             let entry = entry?;
             if entry.file_name() == LAST {
                 continue;
             }
-            let is_claim = entry
-                .file_name()
-                .to_str()
-                .is_some_and(|name| name.parse::<IpAddr>().is_ok());
-            let owner = fs::read_to_string(entry.path())?;
-            let is_owned = PodUid::try_new(owner.trim_end()).is_ok_and(|pod| exists(&pod));
-            if !is_claim || !is_owned {
-                fs::remove_file(entry.path())?;
+            let address: Option<IpAddr> = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            let owner = PodUid::try_new(fs::read_to_string(entry.path())?.trim_end());
+            match (address, owner.ok().filter(|pod| exists(pod))) {
+                (Some(address), Some(pod)) => owned.entry(pod).or_default().push(address),
+                _ => fs::remove_file(entry.path())?,
             }
+        }
+        for addresses in owned.values_mut() {
+            addresses.sort_unstable();
         }
         let last = read_last(&fs::read_to_string(directory.join(LAST)).unwrap_or_default());
         Ok(Self {
             directory,
             ranges: Vec::new(),
+            owned,
             last,
         })
     }
@@ -57,7 +61,7 @@ impl Addresses {
     /// The pod's addresses, one of each range: those it has, or new ones.
     pub fn claim(&mut self, pod: &PodUid) -> Result<Vec<IpAddr>, RuntimeError> {
         let failed = |error| RuntimeError::system("give the pod an address", error);
-        let mut has = self.of(pod).map_err(failed)?;
+        let mut has = self.of(pod);
         if has.is_empty() && self.ranges.is_empty() {
             return Err(RuntimeError::NoAddress {
                 range: "the node, which has no pod range yet".to_owned(),
@@ -84,24 +88,19 @@ impl Addresses {
 
     /// Frees the pod's addresses.
     pub fn release(&mut self, pod: &PodUid) -> io::Result<()> {
-        for address in self.of(pod)? {
-            fs::remove_file(self.directory.join(address.to_string()))?;
+        for address in self.of(pod) {
+            match fs::remove_file(self.directory.join(address.to_string())) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
         }
+        self.owned.remove(pod);
         Ok(())
     }
 
     /// The addresses a pod has, IPv4 first.
-    pub fn of(&self, pod: &PodUid) -> io::Result<Vec<IpAddr>> {
-        let mut found = Vec::new();
-        for entry in fs::read_dir(&self.directory)? {
-            let entry = entry?;
-            let address: Option<IpAddr> = entry.file_name().to_str().and_then(|name| name.parse().ok());
-            if fs::read_to_string(entry.path())?.trim_end() == pod.as_str() {
-                found.extend(address);
-            }
-        }
-        found.sort_unstable();
-        Ok(found)
+    pub fn of(&self, pod: &PodUid) -> Vec<IpAddr> {
+        self.owned.get(pod).cloned().unwrap_or_default()
     }
 
     fn claim_from(&mut self, range: AddressRange, pod: &PodUid) -> io::Result<Option<IpAddr>> {
@@ -128,6 +127,7 @@ impl Addresses {
         }
         fs::remove_file(&temporary)?;
         if let Some(address) = taken {
+            self.owned.entry(pod.clone()).or_default().push(address);
             self.last.insert(range, address);
             // Without it a freed address would only rest for less time after a restart.
             let lines = self.last.iter().map(|(range, last)| format!("{range} {last}\n"));
@@ -245,7 +245,7 @@ mod tests {
                         addresses = open(&alive);
                     }
                 }
-                let taken: Vec<IpAddr> = alive.iter().flat_map(|pod| addresses.of(pod).unwrap()).collect();
+                let taken: Vec<IpAddr> = alive.iter().flat_map(|pod| addresses.of(pod)).collect();
                 prop_assert_eq!(taken.iter().collect::<BTreeSet<_>>().len(), alive.len());
             }
         }

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
@@ -15,7 +15,7 @@ use super::pod::remove_tree;
 use super::record::{self, ContainerRecord};
 use super::{Inner, ProcessRuntime, blocking, control, launch};
 use crate::shim::log;
-use crate::shim::protocol::{Reply, Report, Request, Running, file};
+use crate::shim::protocol::{Reply, Report, Request, Root, Running, file};
 use crate::{
     ContainerId, ContainerSpec, ContainerState, ContainerStatus, ExecOutcome, ExecRequest, Exit, ExitCause,
     RuntimeError, Signal,
@@ -49,6 +49,9 @@ impl Inner {
         let cgroups = self.cgroups.as_ref();
         let cgroup = cgroups.map(|cgroups| cgroups.make_container(id, spec.limits));
         launch.cgroup = cgroup.transpose().map_err(failed)?;
+        if matches!(launch.root, Root::Layer { .. }) {
+            launch.shares = self.shares.at(Instant::now()).map_err(failed)?;
+        }
         fs::create_dir_all(launch.log.parent().unwrap_or(&directory)).map_err(failed)?;
         if spec.termination_message.is_some() {
             let path = directory.join(file::TERMINATION);

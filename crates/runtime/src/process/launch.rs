@@ -65,6 +65,7 @@ pub fn plan(
         cgroup,
         binds: binds(spec, pod, layout)?,
         root: defaults.root,
+        shares: Vec::new(),
         hidden: layout.root().to_owned(),
         log: layout.log(&pod.spec, &spec.id),
         log_limit: defaults.log_limit,

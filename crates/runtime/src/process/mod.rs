@@ -14,6 +14,7 @@ mod layout;
 mod network;
 mod pod;
 mod record;
+mod shares;
 mod table;
 mod volume;
 
@@ -37,6 +38,7 @@ use addresses::Addresses;
 use cgroups::Cgroups;
 use launch::Defaults;
 use layout::Layout;
+use shares::Shares;
 use table::Table;
 
 /// How a [`ProcessRuntime`] is set up.
@@ -92,6 +94,7 @@ struct Inner {
     cgroups: Option<Cgroups>,
     node: Netns,
     defaults: Defaults,
+    shares: Shares,
     addresses: Mutex<Addresses>,
     table: Table,
     /// Closed when the runtime is dropped.
@@ -162,6 +165,7 @@ impl Inner {
                 log_limit: config.log_limit,
             },
             config,
+            shares: Shares::new(layout.root().to_owned()),
             layout,
             cgroups,
             node,

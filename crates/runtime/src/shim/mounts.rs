@@ -6,6 +6,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 /// A mount of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostMount {
@@ -18,7 +20,7 @@ pub struct HostMount {
 }
 
 /// How a container gets a mount of the host.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Share {
     /// Under a layer of the container's own.
     Layer(PathBuf),
@@ -40,10 +42,11 @@ pub fn plan(mounts: &[HostMount], hidden: &Path) -> Vec<Share> {
     ];
     let mut shares: Vec<Share> = Vec::new();
     for mount in mounts {
-        let is_left_out = mount.point == Path::new("/")
+        // The kind comes first: on a node with many pods nearly all mounts are their namespaces.
+        let is_left_out = kinds.contains(&mount.kind.as_str())
+            || mount.point == Path::new("/")
             || mount.point.starts_with(hidden)
-            || left_out.iter().any(|path| mount.point.starts_with(path))
-            || kinds.contains(&mount.kind.as_str());
+            || left_out.iter().any(|path| mount.point.starts_with(path));
         if is_left_out {
             continue;
         }

@@ -12,6 +12,7 @@ use std::time::SystemTime;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::mounts::Share;
 use crate::{ExecEnd, StartFailure, User};
 
 /// Names of files in a container's directory.
@@ -55,6 +56,8 @@ pub struct Launch {
     pub binds: Vec<Bind>,
     /// What the program sees as `/`.
     pub root: Root,
+    /// The host's mounts that it sees besides, parents first, if its root is a layer.
+    pub shares: Vec<Share>,
     /// The runtime's own directory, which containers do not see.
     pub hidden: PathBuf,
     /// The log file.

@@ -38,12 +38,9 @@ const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 pub fn enter(launch: &Launch, directory: &Path) -> Result<(), Failure> {
     let private = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change("/", private).map_err(|error| setup("keeping mounts to ourselves", error))?;
-    let mountinfo =
-        fs::read_to_string("/proc/self/mountinfo").map_err(|error| setup("reading mounts", error))?;
-    let host = mounts::parse(&mountinfo);
     match launch.root {
         Root::Layer { size } => {
-            build_layer(&host, &directory.join(file::ROOT), &launch.hidden, size)?;
+            build_layer(&launch.shares, &directory.join(file::ROOT), &launch.hidden, size)?;
             for bind in &launch.binds {
                 mount_volume(bind, Path::new(OLD_ROOT), true)?;
             }
@@ -56,7 +53,12 @@ pub fn enter(launch: &Launch, directory: &Path) -> Result<(), Failure> {
                 mount_volume(bind, Path::new("/"), false)?;
             }
             // The copies of other pods' namespaces would keep them alive.
-            for other in host.iter().filter(|mount| mount.kind == "nsfs") {
+            let mountinfo =
+                fs::read_to_string("/proc/self/mountinfo").map_err(|error| setup("reading mounts", error))?;
+            for other in mounts::parse(&mountinfo)
+                .iter()
+                .filter(|mount| mount.kind == "nsfs")
+            {
                 let _ = unmount(&other.point, UnmountFlags::DETACH);
             }
             hide(&launch.hidden)
@@ -81,7 +83,7 @@ pub fn can_layer(scratch: &Path) -> bool {
 }
 
 /// Builds the tree in `scratch` and makes it the root; the host's hangs at [`OLD_ROOT`] then.
-fn build_layer(host: &[mounts::HostMount], scratch: &Path, hidden: &Path, size: u64) -> Result<(), Failure> {
+fn build_layer(shares: &[Share], scratch: &Path, hidden: &Path, size: u64) -> Result<(), Failure> {
     let layer = |error: io::Error| setup("giving the container a layer over the host's files", error);
     fs::create_dir_all(scratch).map_err(layer)?;
     mount_memory(scratch, size, "0755").map_err(layer)?;
@@ -89,7 +91,7 @@ fn build_layer(host: &[mounts::HostMount], scratch: &Path, hidden: &Path, size: 
     std::env::set_current_dir(scratch).map_err(layer)?;
     let merged = Path::new("merged");
     overlay(Path::new("/"), merged, 0).map_err(layer)?;
-    for (number, share) in mounts::plan(host, hidden).iter().enumerate() {
+    for (number, share) in shares.iter().enumerate() {
         share_mount(share, merged, number + 1);
     }
     kernel_trees(merged).map_err(layer)?;
