@@ -2,8 +2,9 @@
 //!
 //! An address in use is a file named after it that holds the pod's id, made by `link`, which the file
 //! system lets succeed once. So no address is given out twice, whatever crashes, and the files are the
-//! whole state; they are read once, and what is kept in memory follows them. Addresses are given out in turn, so that one that was freed rests for as long as possible:
-//! others may still send to the pod that had it. Whose turn it is outlives the program as well.
+//! whole state; they are read once, and what is kept in memory follows them. Addresses are given out in
+//! turn, so that one that was freed rests for as long as possible: others may still send to the pod that
+//! had it. Whose turn it is outlives the program as well.
 
 use std::collections::BTreeMap;
 use std::fs;
