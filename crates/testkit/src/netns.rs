@@ -46,6 +46,11 @@ impl Namespace {
             thread_id,
         };
         namespace.ip("link set lo up");
+        // Interfaces are usable at once: while the kernel looks for a duplicate of a link-local address, a router
+        // asks no neighbour for forwarded packets, and gives them up if that takes long enough.
+        for interfaces in ["all", "default"] {
+            namespace.sysctl(&format!("ipv6/conf/{interfaces}/accept_dad"), "0");
+        }
         Ok(namespace)
     }
 
