@@ -202,14 +202,15 @@ impl<'a> Changes<'a> {
         self.figures.add(kind, samples, told.and_then(|told| told.most));
     }
 
-    /// An address for a Service that nobody has: the upper part of the range is left to those who choose.
+    /// An address for a Service that nobody has: the first 256 of a range are given only to those who choose.
     fn free_address(&self, target: &Target) -> anyhow::Result<Ipv4Addr> {
         let SocketAddr::V4(service) = target.service else {
             bail!("Services with IPv6 addresses are not part of the scenario");
         };
         let [a, b, ..] = service.ip().octets();
-        let [high, low] = (self.lives % 4000).to_be_bytes();
-        Ok(Ipv4Addr::new(a, b, 224 + high, low))
+        // The very first ones are customary for DNS and the API server.
+        let last = 16 + self.lives % 240;
+        Ok(Ipv4Addr::new(a, b, 0, u8::try_from(last)?))
     }
 }
 
