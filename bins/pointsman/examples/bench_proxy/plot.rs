@@ -9,7 +9,10 @@ const WIDTH: f64 = 460.0;
 const HEIGHT: f64 = 320.0;
 const LEFT: f64 = 70.0;
 const TOP: f64 = 50.0;
-const GAP: f64 = 150.0;
+/// Room beside each panel, for the names of its lines.
+const GAP: f64 = 200.0;
+/// Between two names.
+const NAME: f64 = 15.0;
 
 /// One panel: what is shown, and how to read it from a row.
 type Panel = (&'static str, &'static str, fn(&Row) -> Option<f64>);
@@ -33,7 +36,7 @@ fn colour(contender: &str, mode: Mode) -> &'static str {
 
 /// A drawing with logarithmic scales; sizes are counted in endpoints.
 pub fn draw(results: &Results) -> String {
-    let (width, height) = (2.0 * (LEFT + WIDTH) + GAP, TOP + HEIGHT + 70.0);
+    let (width, height) = (LEFT + 2.0 * (WIDTH + GAP), TOP + HEIGHT + 70.0);
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"{width}\" height=\"{height}\" fill=\"white\"/>\n"
     );
@@ -101,6 +104,7 @@ fn draw_panel(out: &mut String, results: &Results, (title, unit, value): &Panel,
         x0 + WIDTH / 2.0,
         TOP + HEIGHT + 40.0
     );
+    let mut names = Vec::new();
     for ((contender, mode), points) in &mut lines {
         points.sort_by(|one, other| one.0.total_cmp(&other.0));
         let colour = colour(contender, modes[&(contender.clone(), *mode)]);
@@ -121,13 +125,25 @@ fn draw_panel(out: &mut String, results: &Results, (title, unit, value): &Panel,
                 y(*b)
             );
         }
-        if let Some((a, b)) = points.last() {
-            let (a, b) = (x(*a) + 7.0, y(*b) + 4.0);
-            let _ = writeln!(
-                out,
-                "<text x=\"{a:.1}\" y=\"{b:.1}\" fill=\"{colour}\">{contender} {mode}</text>"
-            );
+        if let Some((_, last)) = points.last() {
+            names.push((y(*last), format!("{contender} {mode}"), colour));
         }
+    }
+    draw_names(out, names, x0 + WIDTH + 8.0);
+}
+
+/// Writes each line's name as high as its last point, unless another name is there.
+fn draw_names(out: &mut String, mut names: Vec<(f64, String, &str)>, x: f64) {
+    names.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let mut free = f64::NEG_INFINITY;
+    for (y, name, colour) in names {
+        let y = y.max(free);
+        free = y + NAME;
+        let _ = writeln!(
+            out,
+            "<text x=\"{x:.1}\" y=\"{:.1}\" fill=\"{colour}\">{name}</text>",
+            y + 4.0
+        );
     }
 }
 
