@@ -9,8 +9,8 @@ use pointsman_model::{
     Conditions, NodeName, Port, PortName, Protocol, Service, ServiceName, ServicePort, Slice, SliceEndpoint,
     SliceName, SlicePort, TrafficPolicy,
 };
-use pointsman_netlink_nft::netlink::Buffers;
-use pointsman_netlink_nft::nft::{Batch as Messages, Client, Transaction};
+use pointsman_netlink::netlink::Buffers;
+use pointsman_netlink::nft::{Batch as Messages, Client, Transaction};
 use pointsman_nft::{Planner, TableSettings};
 use pointsman_testkit::netns::Namespace;
 use std::net::Ipv4Addr;

@@ -1,0 +1,212 @@
+//! How fast does a real kernel take the table?
+//!
+//! `cargo run --release -p pointsman-nft --example load_rate -- 45000x1 20000x5` (as root). Everything
+//! happens in a network namespace of its own. For each size: the time to fill an empty table, the same bytes
+//! sent again without any logic (the physical limit), a restart on the correct table, and one endpoint
+//! replaced, added and removed, from the folded slice to the commit.
+
+#![allow(clippy::print_stdout, reason = "this program's purpose is to print")]
+
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use pointsman_dataplane::state::ExternalIps;
+use pointsman_dataplane::{Index, LocalDetector, Settings, TriggerTime};
+use pointsman_model::{
+    Conditions, NodeName, Port, PortName, Protocol, Service, ServiceName, ServicePort, Slice, SliceEndpoint,
+    SliceName, SlicePort, TrafficPolicy,
+};
+use pointsman_netlink::netlink::Buffers;
+use pointsman_netlink::nft::{Batch, Client};
+use pointsman_nft::TableSettings;
+use pointsman_testkit::netns::Namespace;
+
+use self::support::{Proxy, read_inventory};
+
+/// Services for each transaction of a cold start.
+const CHUNK: usize = 1000;
+
+fn main() {
+    let sizes: Vec<(u32, u32)> = std::env::args().skip(1).filter_map(|size| parse(&size)).collect();
+    println!(
+        "| size | elements | fill | bare loader | longest commit | restart | replace p50 / p99 | add | remove |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|");
+    for (services, endpoints) in sizes {
+        let namespace = Namespace::new().expect("network namespaces need root");
+        println!("{}", namespace.run(move || measure(services, endpoints)));
+    }
+}
+
+/// Elapsed time and the time this thread had a processor: on a busy machine only the second one counts.
+struct Stopwatch {
+    started: Instant,
+    cpu: Duration,
+}
+
+impl Stopwatch {
+    fn start() -> Self {
+        Self {
+            started: Instant::now(),
+            cpu: thread_cpu(),
+        }
+    }
+
+    fn stop(&self) -> String {
+        let (elapsed, cpu) = (self.started.elapsed(), thread_cpu().saturating_sub(self.cpu));
+        format!("{elapsed:.0?} ({cpu:.0?} cpu)")
+    }
+}
+
+/// The first number of a thread's schedstat is its time on a processor in nanoseconds.
+fn thread_cpu() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanoseconds = text.split_whitespace().next().and_then(|word| word.parse().ok());
+    Duration::from_nanos(nanoseconds.unwrap_or(0))
+}
+
+fn parse(size: &str) -> Option<(u32, u32)> {
+    let (services, endpoints) = size.split_once('x')?;
+    Some((services.parse().ok()?, endpoints.parse().ok()?))
+}
+
+fn name(number: u32) -> ServiceName {
+    ServiceName::new("load", &format!("service-{number}")).expect("a name")
+}
+
+fn service(number: u32) -> Service<Ipv4Addr> {
+    Service {
+        name: name(number),
+        cluster_ip: Ipv4Addr::from_bits(0x0a60_0001 + number),
+        internal_policy: TrafficPolicy::Cluster,
+        external_policy: TrafficPolicy::Cluster,
+        affinity: None,
+        ports: [ServicePort {
+            name: PortName::from("http"),
+            protocol: Protocol::Tcp,
+            port: Port::new(80).expect("a port"),
+            node_port: None,
+        }]
+        .into(),
+        external: None,
+    }
+}
+
+/// A Service's slice; `first` tells its endpoints from those of other calls.
+fn slice(number: u32, endpoints: u32, first: u32) -> Slice<Ipv4Addr> {
+    let endpoints = (0..endpoints).map(|at| SliceEndpoint {
+        address: Ipv4Addr::from_bits(0x0b00_0000 + (number * 64 + at + first) % 0x00ff_ffff),
+        conditions: Conditions::READY,
+        node: Some(NodeName::from(if at == 0 && number.is_multiple_of(400) {
+            "n1"
+        } else {
+            "n2"
+        })),
+        hints: None,
+    });
+    Slice {
+        name: SliceName::new("load", &format!("slice-{number}")).expect("a name"),
+        service: name(number),
+        ports: [SlicePort {
+            name: PortName::from("http"),
+            protocol: Protocol::Tcp,
+            port: Port::new(8080).expect("a port"),
+        }]
+        .into(),
+        endpoints: endpoints.collect(),
+    }
+}
+
+fn settings() -> TableSettings<Ipv4Addr> {
+    TableSettings::new(Settings {
+        local: LocalDetector::from_ranges(["10.0.0.0/8"]),
+        ..Settings::default()
+    })
+}
+
+fn measure(services: u32, endpoints: u32) -> String {
+    let mut index = Index::<Ipv4Addr>::new(NodeName::from("n1"), ExternalIps::Honoured, TriggerTime(0));
+    for number in 0..services {
+        index.fold_service(&name(number), Some(service(number)), None);
+        index.fold_slice(slice(number, endpoints, 0), None, None);
+    }
+    let mut proxy = Proxy::new(settings());
+    let create = proxy.planner.ruleset().create();
+    let batch = index.checkout();
+    let mut longest = Duration::ZERO;
+    let mut transactions = vec![create];
+    let stopwatch = Stopwatch::start();
+    proxy
+        .client
+        .commit(&transactions[..1], None)
+        .expect("the table is created");
+    for chunk in batch.changes.chunks(CHUNK) {
+        let planned = proxy.planner.plan(chunk);
+        let commit = Instant::now();
+        proxy
+            .client
+            .commit(std::slice::from_ref(&planned.transaction), None)
+            .expect("the elements are added");
+        longest = longest.max(commit.elapsed());
+        proxy.planner.commit(planned.update);
+        transactions.push(planned.transaction);
+    }
+    let fill = stopwatch.stop();
+    let elements: usize = transactions
+        .iter()
+        .map(|transaction| transaction.element_count())
+        .sum();
+    let _ = index.commit(batch);
+    let bare = Namespace::new().expect("a namespace").run(move || {
+        let mut client = Client::open(Buffers::default()).expect("a socket");
+        let (mut total, mut cpu) = (Duration::ZERO, Duration::ZERO);
+        for transaction in transactions {
+            let batch =
+                Batch::encode(&[transaction], None, client.next_sequence()).expect("it was sent before");
+            let stopwatch = Stopwatch::start();
+            client.commit_batch(&batch).expect("it was taken before");
+            total += stopwatch.started.elapsed();
+            cpu += thread_cpu().saturating_sub(stopwatch.cpu);
+        }
+        format!("{total:.0?} ({cpu:.0?} cpu)")
+    });
+    let stopwatch = Stopwatch::start();
+    let kernel = read_inventory::<Ipv4Addr>(&mut proxy.client);
+    let states: Vec<_> = index.programmed().map(|(_, state)| state.clone()).collect();
+    let adoption = proxy.planner.adopt(
+        states.iter().map(|state| (&state.service.name, state.as_ref())),
+        &kernel,
+    );
+    let restart = stopwatch.stop();
+    assert!(adoption.repair.is_empty(), "a restart writes nothing");
+    drop((kernel, adoption));
+    let mut change = |endpoints: u32, first: u32, number: u32| {
+        let started = Instant::now();
+        index.fold_slice(slice(number, endpoints, first), None, None);
+        let batch = index.checkout();
+        let planned = proxy.planner.plan(&batch.changes);
+        proxy
+            .client
+            .commit(&[planned.transaction], None)
+            .expect("the change is taken");
+        proxy.planner.commit(planned.update);
+        let _ = index.commit(batch);
+        started.elapsed()
+    };
+    let mut sample = |endpoints: u32, first: u32| {
+        let mut times: Vec<Duration> = (0..1000)
+            .map(|at| change(endpoints, first, at * 7919 % services))
+            .collect();
+        times.sort();
+        (times[times.len() / 2], times[times.len() * 99 / 100])
+    };
+    let (replace, replace_99) = sample(endpoints, 1);
+    let (add, _) = sample(endpoints + 1, 1);
+    let (remove, _) = sample(endpoints, 1);
+    format!(
+        "| {services} x {endpoints} | {elements} | {fill} | {bare} | {longest:.1?} | {restart} | {replace:.1?} / {replace_99:.1?} | {add:.1?} | {remove:.1?} |"
+    )
+}

@@ -1,0 +1,194 @@
+//! What do perf-dash, Prometheus and Grafana get?
+//!
+//! The files in `deploy/monitoring` are made here, from the definitions of the metrics; a test makes them
+//! anew and compares. `POINTSMAN_WRITE=1 cargo nextest run -p pointsman-collector monitoring` writes them.
+
+use pointsman_sli::Moment;
+use pointsman_sli::measure::{Measure, Sli};
+use pointsman_telemetry::{Definition, Kind, Registry, Unit};
+use serde_json::{Value, json};
+
+use crate::metrics::Metrics;
+
+/// The SLI as perf-dash reads it: one item for each form, in milliseconds.
+pub(crate) fn perf_dash(measure: &Measure, now: Moment) -> String {
+    let item = |name: &str, sli: &Sli| {
+        let millis = |estimate: Option<pointsman_sli::pool::Estimate>| {
+            estimate
+                .and_then(|estimate| estimate.high)
+                .map_or(0.0, |high| high.as_secs_f64() * 1e3)
+        };
+        json!({
+            "data": { "Perc50": millis(sli.p50), "Perc90": millis(sli.p90), "Perc99": millis(sli.p99) },
+            "unit": "ms",
+            "labels": { "Metric": name },
+        })
+    };
+    let pooled = measure.pooled(now);
+    let exact = measure.exact(now, 0);
+    let document = json!({
+        "version": "v1",
+        "dataItems": [
+            item("NetworkProgrammingLatency", &pooled),
+            item("NetworkProgrammingLatencyExact", &exact),
+        ],
+    });
+    document.to_string()
+}
+
+/// Rules for Prometheus: the SLI from kube-proxy's own histogram, for clusters without a collector, and
+/// alerts on what the collector tells.
+pub fn recording_rules() -> String {
+    let mut out = String::from(
+        "# Made from the definitions of the metrics; see crates/edges/collector/src/export.rs.\ngroups:\n\
+         - name: pointsman-network-programming\n  interval: 30s\n  rules:\n",
+    );
+    for (suffix, quantile) in [("p50", "0.5"), ("p90", "0.9"), ("p99", "0.99")] {
+        out.push_str(&format!(
+            "  - record: cluster:network_programming_duration_seconds:{suffix}_5m\n    expr: >-\n      \
+             histogram_quantile({quantile}, sum by (le) (rate(kubeproxy_network_programming_duration_seconds_bucket[5m])))\n",
+        ));
+    }
+    out.push_str("- name: pointsman-alerts\n  rules:\n");
+    let alerts = [
+        (
+            "NetworkProgrammingSlow",
+            "pointsman_sli_network_programming_seconds{form=\"pooled\",quantile=\"0.99\"} > on () group_left () pointsman_sli_objective_seconds",
+            "15m",
+            "99 % of changes take longer to reach the kernels than promised.",
+        ),
+        (
+            "NetworkProgrammersLagging",
+            "pointsman_sli_programmers_lagging > 0",
+            "5m",
+            "Nodes have lacked a change for five minutes.",
+        ),
+        (
+            "NetworkProgrammingUnmeasured",
+            "pointsman_sli_coverage_ratio{form=\"pooled\"} < 0.9",
+            "15m",
+            "Less than 90 % of the programmers are measured.",
+        ),
+        (
+            "ShutdownGateTimesOut",
+            "increase(pointsman_gate_opened_total{outcome=\"bound\"}[15m]) > 0",
+            "0m",
+            "Pods were stopped although nodes could still send connections to them.",
+        ),
+    ];
+    for (name, expr, wait, summary) in alerts {
+        out.push_str(&format!(
+            "  - alert: {name}\n    expr: >-\n      {expr}\n    for: {wait}\n    labels:\n      severity: warning\n    \
+             annotations:\n      summary: {summary}\n",
+        ));
+    }
+    out
+}
+
+/// A dashboard for Grafana: one panel for each metric of the collector.
+pub fn dashboard() -> String {
+    let registry = Registry::new();
+    Metrics::new(&registry);
+    let own = registry
+        .definitions()
+        .into_iter()
+        .filter(|(definition, _)| definition.name.starts_with("pointsman_"));
+    let panels: Vec<Value> = own
+        .enumerate()
+        .map(|(at, (definition, kind))| panel(at, &definition, kind))
+        .collect();
+    let document = json!({
+        "title": "Pointsman: network programming",
+        "uid": "pointsman-sli",
+        "schemaVersion": 39,
+        "editable": true,
+        "refresh": "10s",
+        "time": { "from": "now-1h", "to": "now" },
+        "templating": { "list": [{ "name": "datasource", "type": "datasource", "query": "prometheus" }] },
+        "panels": panels,
+    });
+    let mut text = serde_json::to_string_pretty(&document).expect("plain values always serialize");
+    text.push('\n');
+    text
+}
+
+fn panel(at: usize, definition: &Definition, kind: Kind) -> Value {
+    let name = definition.name;
+    let legend = definition.labels.iter().map(|label| format!("{{{{{label}}}}}"));
+    let legend = legend.collect::<Vec<_>>().join(" ");
+    let expr = match kind {
+        Kind::Counter => format!("rate({name}[1m])"),
+        Kind::Histogram => {
+            let by: Vec<&str> = ["le"].iter().chain(definition.labels).copied().collect();
+            format!(
+                "histogram_quantile(0.99, sum by ({}) (rate({name}_bucket[5m])))",
+                by.join(", ")
+            )
+        }
+        _ => name.to_owned(),
+    };
+    let unit = match (definition.unit, kind) {
+        (Unit::Seconds, _) => "s",
+        (Unit::Bytes, _) => "bytes",
+        (Unit::Ratio, _) => "percentunit",
+        (Unit::Count, Kind::Counter) => "ops",
+        (Unit::Count, _) => "short",
+    };
+    json!({
+        "id": at + 1,
+        "type": "timeseries",
+        "title": name.trim_start_matches("pointsman_"),
+        "description": definition.help,
+        "gridPos": { "h": 8, "w": 8, "x": (at % 3) * 8, "y": (at / 3) * 8 },
+        "datasource": { "type": "prometheus", "uid": "${datasource}" },
+        "fieldConfig": { "defaults": { "unit": unit }, "overrides": [] },
+        "targets": [{ "refId": "A", "expr": expr, "legendFormat": legend }],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pointsman_sli::pool::{Pool, Span};
+    use pointsman_sli::source::Reading;
+
+    #[test]
+    fn monitoring_files_are_those_that_are_made_here() {
+        let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../deploy/monitoring");
+        let files = [("rules.yaml", recording_rules()), ("dashboard.json", dashboard())];
+        for (name, made) in files {
+            let path = directory.join(name);
+            if std::env::var_os("POINTSMAN_WRITE").is_some() {
+                std::fs::create_dir_all(&directory).unwrap();
+                std::fs::write(&path, &made).unwrap();
+            }
+            let found = std::fs::read_to_string(&path).unwrap();
+            assert!(
+                found == made,
+                "{name} is not what its source makes; see the head of this module"
+            );
+        }
+    }
+
+    #[test]
+    fn perf_dash_gets_milliseconds() {
+        let mut measure = Measure::new(None, Moment(0));
+        let mut reading = Reading {
+            at: Moment(0),
+            started: None,
+            counted: Pool::default(),
+        };
+        measure.read("n1", reading.clone(), 0);
+        reading.counted.add(
+            Span {
+                low: 2_000,
+                high: 3_000,
+            },
+            4,
+        );
+        measure.read("n1", reading, 0);
+        let document: Value = serde_json::from_str(&perf_dash(&measure, Moment(0))).unwrap();
+        assert_eq!(document["dataItems"][0]["data"]["Perc99"], 3.0);
+        assert_eq!(document["dataItems"][0]["unit"], "ms");
+    }
+}

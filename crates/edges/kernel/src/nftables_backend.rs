@@ -1,0 +1,354 @@
+//! How does a batch of changes become elements of our nf_tables table?
+//!
+//! Joins the planner and the netlink client. A partial batch is one transaction, and nothing is listed for
+//! it. A full batch reads the table once, compares, and writes the difference: on a correct table nothing.
+//! A table that does not exist yet is filled in bounded transactions, so that the first Services work while
+//! the rest load.
+
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
+
+use pointsman_dataplane::{Batch, Change, ProgramError, Scope, ServiceState, Settings};
+use pointsman_model::{Address, ServiceName};
+use pointsman_netlink::netlink::Buffers;
+use pointsman_netlink::nft::{Client, CommitError, Generation, Name, Op, ReadError, Transaction};
+use pointsman_nft::{Inventory, Planner, Pool, Records, SetId, TABLE, TableSettings, family};
+
+use crate::memory;
+use crate::nft_kernel::NftKernel;
+
+/// What errors call the interface.
+const INTERFACE: &str = "nf_tables";
+/// The table that kube-proxy keeps in this mode.
+const PREDECESSOR: Name = Name::fixed("kube-proxy");
+/// Services for each transaction of a cold start: some milliseconds of kernel time.
+const SERVICES_PER_TRANSACTION: usize = 1000;
+/// Transactions of a cold start that may wait for the kernel.
+const PLANNED_AHEAD: usize = 2;
+/// How often a repair is planned again because somebody else changed the ruleset meanwhile. The last
+/// attempt is written without asking; the kernel still refuses what does not fit.
+const ATTEMPTS: u32 = 4;
+/// How often the same transaction is sent again to a kernel that lacked memory or was interrupted.
+const REPEATS: u32 = 3;
+
+/// The commits this process made, by which foreign ones are told: the kernel counts every commit of the
+/// network namespace in its generation. Both families share one.
+#[derive(Clone, Debug, Default)]
+pub struct Commits(pub(crate) Arc<AtomicU32>);
+
+/// The nftables table of one family, in the network namespace of the thread that made the value.
+#[derive(Debug)]
+pub struct NftablesBackend<A> {
+    kernel: Box<dyn NftKernel>,
+    planner: Planner<A>,
+    commits: Commits,
+    /// Generation minus our commits, when the table was last known to be right.
+    undisturbed: Option<u32>,
+    /// What was read ahead of the first batch, and at which generation.
+    read_ahead: Option<(Generation, Option<Inventory>)>,
+}
+
+/// What a sync wrote.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Transactions committed.
+    pub transactions: usize,
+    /// Elements added or deleted.
+    pub elements: usize,
+    /// Whether a table that existed had to be changed to be right.
+    pub repaired: bool,
+}
+
+impl<A: Address> NftablesBackend<A> {
+    /// Connects to the kernel; nothing is read or written yet, and the first batch must be full.
+    pub fn open(settings: Settings<A>, commits: Commits) -> Result<Self, ProgramError> {
+        let client = Client::open(Buffers::default()).map_err(|error| ProgramError::Missing {
+            program: INTERFACE.to_owned(),
+            source: io::Error::other(error),
+        })?;
+        Ok(Self::over(Box::new(client), settings, commits))
+    }
+
+    /// A backend over this kernel.
+    pub fn over(kernel: Box<dyn NftKernel>, settings: Settings<A>, commits: Commits) -> Self {
+        Self {
+            kernel,
+            planner: Planner::new(TableSettings::new(settings)),
+            commits,
+            undisturbed: None,
+            read_ahead: None,
+        }
+    }
+
+    /// Brings a batch into the kernel. After an error, its [`ProgramError::recovery`] says what the next
+    /// batch has to be.
+    pub fn sync(&mut self, batch: &Batch<A>) -> Result<Written, ProgramError> {
+        if batch.scope == Scope::Full {
+            let written = self.sync_full(batch)?;
+            memory::return_unused();
+            return Ok(written);
+        }
+        let mut written = Written::default();
+        self.write_changes(&batch.changes, &mut written)?;
+        Ok(written)
+    }
+
+    /// Reads the table while the lists of Services and slices are still on their way. The first batch uses it, if
+    /// nobody has committed anything meanwhile.
+    pub fn read_ahead(&mut self) -> Result<(), ProgramError> {
+        let (generation, _) = self.generation()?;
+        self.read_ahead = Some((generation, self.read_table()?));
+        Ok(())
+    }
+
+    /// Takes over new settings. If this returns true, the next batch has to be full.
+    #[must_use]
+    pub fn change_settings(&mut self, settings: Settings<A>) -> bool {
+        if self.planner.settings().shared == settings {
+            return false;
+        }
+        self.planner = Planner::new(TableSettings {
+            shared: settings,
+            ..self.planner.settings().clone()
+        });
+        true
+    }
+
+    /// Whether nobody else changed the ruleset since it was last known to be right. If somebody did, only
+    /// a full batch can tell whether it concerns us.
+    pub fn is_undisturbed(&mut self) -> Result<bool, ProgramError> {
+        let (_, drift) = self.generation()?;
+        Ok(self.undisturbed == Some(drift))
+    }
+
+    /// Removes the table that kube-proxy left, if there is one.
+    pub fn remove_predecessor(&mut self) -> Result<bool, ProgramError> {
+        self.remove_table(PREDECESSOR)
+    }
+
+    /// Removes everything of ours.
+    pub fn clean_up(&mut self) -> Result<(), ProgramError> {
+        self.remove_table(TABLE)?;
+        self.remove_table(PREDECESSOR)?;
+        Ok(())
+    }
+
+    /// Whether our table is there, and whether kube-proxy's is.
+    pub fn holders(&mut self) -> Result<(bool, bool), ProgramError> {
+        Ok((self.has_table(&TABLE)?, self.has_table(&PREDECESSOR)?))
+    }
+
+    /// Removes our table alone.
+    pub fn clean_up_own(&mut self) -> Result<(), ProgramError> {
+        self.remove_table(TABLE).map(drop)
+    }
+
+    fn sync_full(&mut self, batch: &Batch<A>) -> Result<Written, ProgramError> {
+        for attempt in 1..=ATTEMPTS {
+            let (generation, drift) = self.generation()?;
+            let only_at = (attempt < ATTEMPTS).then_some(generation);
+            let found = match self.read_ahead.take() {
+                Some((at, found)) if at == generation => found,
+                _ => self.read_table()?,
+            };
+            let Some(found) = found else {
+                let written = self.fill(batch)?;
+                self.undisturbed = Some(drift);
+                return Ok(written);
+            };
+            let states = batch.changes.iter().filter_map(|change| change.after.as_deref());
+            let services = states.map(|state| (&state.service.name, state));
+            let adoption = self.planner.adopt(services, &found);
+            drop(found);
+            let written = Written {
+                transactions: usize::from(!adoption.repair.is_empty()),
+                elements: adoption.repair.element_count(),
+                repaired: !adoption.repair.is_empty(),
+            };
+            match self.commit(&adoption.repair, only_at) {
+                Ok(()) => {
+                    self.planner = adoption.planner;
+                    // What others committed since this was read shows in the next check.
+                    self.undisturbed = Some(drift);
+                    return Ok(written);
+                }
+                Err(CommitError::GenerationChanged) => continue,
+                Err(error) => return Err(refused(error)),
+            }
+        }
+        Err(ProgramError::Busy {
+            program: INTERFACE.to_owned(),
+        })
+    }
+
+    /// Makes the table from nothing.
+    fn fill(&mut self, batch: &Batch<A>) -> Result<Written, ProgramError> {
+        self.planner = Planner::new(self.planner.settings().clone());
+        let (create, last) = self.planner.ruleset().create_gently();
+        self.commit(&create, None).map_err(refused)?;
+        let mut written = Written {
+            transactions: 1,
+            elements: create.element_count(),
+            repaired: false,
+        };
+        self.fill_elements(batch, &mut written)?;
+        if !last.is_empty() {
+            self.commit(&last, None).map_err(refused)?;
+            written.transactions += 1;
+            written.elements += last.element_count();
+        }
+        Ok(written)
+    }
+
+    /// Writes all Services into a table without any. A second thread plans what comes next while the kernel
+    /// takes a transaction.
+    fn fill_elements(&mut self, batch: &Batch<A>, written: &mut Written) -> Result<(), ProgramError> {
+        let mut planner = self.planner.clone();
+        let (sender, planned) = mpsc::sync_channel(PLANNED_AHEAD);
+        let (planner, outcome) = std::thread::scope(|scope| {
+            let planning = scope.spawn(move || {
+                for chunk in batch.changes.chunks(SERVICES_PER_TRANSACTION) {
+                    let added: Vec<Change<A>> = chunk.iter().filter_map(addition).collect();
+                    let planned = planner.plan(&added);
+                    planner.commit(planned.update);
+                    if sender.send(planned.transaction).is_err() {
+                        break;
+                    }
+                }
+                planner
+            });
+            let outcome = planned.iter().try_for_each(|it| self.write(&it, written));
+            // After a failure, this is what ends the planning.
+            drop(planned);
+            let planner = planning
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            (planner, outcome)
+        });
+        self.planner = planner;
+        outcome
+    }
+
+    fn write(&mut self, transaction: &Transaction, written: &mut Written) -> Result<(), ProgramError> {
+        if !transaction.is_empty() {
+            self.commit(transaction, None).map_err(refused)?;
+            written.transactions += 1;
+            written.elements += transaction.element_count();
+        }
+        Ok(())
+    }
+
+    fn write_changes(&mut self, changes: &[Change<A>], written: &mut Written) -> Result<(), ProgramError> {
+        let planned = self.planner.plan(changes);
+        self.write(&planned.transaction, written)?;
+        self.planner.commit(planned.update);
+        Ok(())
+    }
+
+    fn commit(&mut self, transaction: &Transaction, only_at: Option<Generation>) -> Result<(), CommitError> {
+        if transaction.is_empty() {
+            return Ok(());
+        }
+        let mut repeats = 0;
+        loop {
+            match self.kernel.commit(transaction, only_at) {
+                Ok(()) => {
+                    self.commits.0.fetch_add(1, Ordering::Relaxed);
+                    return Ok(());
+                }
+                Err(CommitError::TryAgain(_)) if repeats < REPEATS => repeats += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Reads the table for comparison; `None` if it does not exist.
+    fn read_table(&mut self) -> Result<Option<Inventory>, ProgramError> {
+        let family = family::<A>();
+        if !self.has_table(&TABLE)? {
+            return Ok(None);
+        }
+        let chains = self.kernel.chains(family, &TABLE).map_err(unreadable)?;
+        let rules = self.kernel.rules(family, &TABLE).map_err(unreadable)?;
+        let mut inventory = Inventory::new(chains, rules);
+        // Packets fill these, and nobody compares them.
+        let affinity = Pool::ALL.map(|pool| SetId::Affinity(pool).name());
+        for set in self.kernel.sets(family, &TABLE).map_err(unreadable)? {
+            let records = if affinity.contains(&set.name) {
+                Records::new(&set)
+            } else {
+                self.kernel.records(family, &TABLE, &set).map_err(unreadable)?
+            };
+            inventory.add_set(set, records);
+        }
+        Ok(Some(inventory))
+    }
+
+    fn has_table(&mut self, name: &Name) -> Result<bool, ProgramError> {
+        let tables = self.kernel.tables(family::<A>()).map_err(unreadable)?;
+        Ok(tables.iter().any(|table| table.name == *name))
+    }
+
+    fn remove_table(&mut self, name: Name) -> Result<bool, ProgramError> {
+        if !self.has_table(&name)? {
+            return Ok(false);
+        }
+        let mut transaction = Transaction::new(family::<A>(), name);
+        transaction.ops.push(Op::DeleteTable);
+        self.commit(&transaction, None).map_err(refused)?;
+        Ok(true)
+    }
+
+    /// The generation, and the commits of others since the namespace began, up to a constant.
+    fn generation(&mut self) -> Result<(Generation, u32), ProgramError> {
+        loop {
+            let ours = self.commits.0.load(Ordering::Relaxed);
+            let generation = self.kernel.generation().map_err(unreadable)?;
+            // The other family may have committed in between.
+            if self.commits.0.load(Ordering::Relaxed) == ours {
+                return Ok((generation, generation.0.wrapping_sub(ours)));
+            }
+        }
+    }
+}
+
+/// The change that adds a Service to an empty table.
+fn addition<A: Address>(change: &Change<A>) -> Option<Change<A>> {
+    let after: &Arc<ServiceState<A>> = change.after.as_ref()?;
+    let name: ServiceName = change.name.clone();
+    Some(Change {
+        name,
+        before: None,
+        after: Some(Arc::clone(after)),
+    })
+}
+
+fn refused(error: CommitError) -> ProgramError {
+    let program = INTERFACE.to_owned();
+    match error {
+        CommitError::GenerationChanged | CommitError::TryAgain(_) => ProgramError::Busy { program },
+        CommitError::Unknown(source) => ProgramError::Io {
+            program,
+            source: io::Error::other(source),
+        },
+        error @ CommitError::Unacknowledged => ProgramError::Interrupted {
+            program,
+            how: error.to_string(),
+        },
+        error @ (CommitError::Encode(_) | CommitError::Refused(_) | CommitError::TooLarge { .. }) => {
+            ProgramError::Refused {
+                program,
+                rule: None,
+                message: error.to_string(),
+            }
+        }
+    }
+}
+
+fn unreadable(error: ReadError) -> ProgramError {
+    ProgramError::Io {
+        program: INTERFACE.to_owned(),
+        source: io::Error::other(error),
+    }
+}

@@ -1,0 +1,519 @@
+//! Does the kernel agree with our bytes?
+//!
+//! Each test runs on a thread of its own in a fresh network namespace, which ends with the thread. Without
+//! the privilege to make one, the tests say so and pass.
+
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+
+use pointsman_netlink::conntrack::{Conntrack, Deleted, FlowFilter};
+use pointsman_netlink::netlink::{Buffers, Errno};
+use pointsman_netlink::nft::{
+    BaseChain, Chain, ChainKind, Client, CmpOp, CommitError, CtKey, DynsetOp, Element, Expr, Family,
+    FibFlags, FibResult, Field, Generation, Hook, LookupTarget, MetaKey, Name, NatKind, Op, PayloadBase,
+    Policy, ReadError, Register, RejectKind, Rule, Set, Table, Transaction, UserData, Value, Verdict,
+};
+
+const TABLE: Name = Name::fixed("pointsman-test");
+
+fn in_namespace(test: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::spawn(|| {
+        if let Err(error) = unshare_network() {
+            eprintln!("skipped: a network namespace cannot be made here: {error}");
+            return;
+        }
+        test();
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+#[expect(
+    unsafe_code,
+    reason = "leaving the process's network namespace affects only this thread"
+)]
+fn unshare_network() -> rustix::io::Result<()> {
+    // SAFETY: only the network namespace is unshared; no memory or descriptor is affected.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }
+}
+
+fn client() -> Client {
+    Client::open(Buffers::default()).unwrap()
+}
+
+fn transaction(ops: Vec<Op>) -> Transaction {
+    Transaction {
+        family: Family::Ip,
+        table: TABLE,
+        ops,
+    }
+}
+
+fn commit(client: &mut Client, ops: Vec<Op>) -> Result<(), CommitError> {
+    client.commit(&[transaction(ops)], None)
+}
+
+fn r(index: u8) -> Register {
+    Register::fixed(index)
+}
+
+fn field(bytes: &[&[u8]]) -> Value {
+    let mut value = Value::EMPTY;
+    for part in bytes {
+        value.push_field(part).unwrap();
+    }
+    value
+}
+
+fn service(number: u32, port: u16) -> Value {
+    field(&[&(0x0a00_0000 + number).to_be_bytes(), &[6], &port.to_be_bytes()])
+}
+
+fn add_table() -> Op {
+    Op::AddTable(Table {
+        userdata: UserData::comment("a test"),
+        ..Table::new(Family::Ip, TABLE)
+    })
+}
+
+fn destination(first: u8) -> Vec<Expr> {
+    vec![
+        Expr::Payload {
+            dreg: r(first),
+            base: PayloadBase::Network,
+            offset: 16,
+            len: 4,
+        },
+        Expr::Meta {
+            dreg: r(first + 1),
+            key: MetaKey::L4Proto,
+        },
+        Expr::Payload {
+            dreg: r(first + 2),
+            base: PayloadBase::Transport,
+            offset: 2,
+            len: 2,
+        },
+    ]
+}
+
+fn sets() -> Vec<Set> {
+    let key = [Field::IpDaddr, Field::L4Proto, Field::ThDport];
+    let slot = [
+        Field::IpDaddr,
+        Field::L4Proto,
+        Field::ThDport,
+        Field::Random { modulus: 8 },
+    ];
+    let client = [Field::IpSaddr, Field::IpDaddr, Field::L4Proto, Field::ThDport];
+    vec![
+        Set::new(Name::fixed("services"), &key, "what we serve"),
+        Set::map(
+            Name::fixed("backends"),
+            &slot,
+            &[Field::IpDaddr, Field::ThDport],
+            "",
+        ),
+        Set::dynamic_map(
+            Name::fixed("affinity"),
+            &client,
+            &[Field::Priority],
+            1 << 16,
+            10_800_000,
+            "",
+        ),
+        Set::interval(Name::fixed("ranges"), &[Field::IpDaddr], ""),
+        Set::interval(
+            Name::fixed("sources"),
+            &[Field::IpDaddr, Field::L4Proto, Field::ThDport, Field::IpSaddr],
+            "",
+        ),
+    ]
+}
+
+fn rules() -> Vec<Rule> {
+    let lookup = |set: &'static str, target| Expr::Lookup {
+        set: Name::fixed(set),
+        sreg: r(0),
+        target,
+        invert: false,
+    };
+    let mut balance = destination(0);
+    balance.extend([
+        Expr::Numgen {
+            dreg: r(3),
+            modulus: 8,
+            random: true,
+            offset: 0,
+        },
+        lookup("backends", LookupTarget::Data(r(0))),
+        Expr::Nat {
+            kind: NatKind::Destination,
+            family: Family::Ip,
+            address: Some(r(0)),
+            port: Some(r(1)),
+            flags: 0,
+        },
+    ]);
+    let mut remember = vec![Expr::Payload {
+        dreg: r(0),
+        base: PayloadBase::Network,
+        offset: 12,
+        len: 4,
+    }];
+    remember.extend(destination(1));
+    remember.extend([
+        Expr::Meta {
+            dreg: r(4),
+            key: MetaKey::Priority,
+        },
+        Expr::Dynset {
+            set: Name::fixed("affinity"),
+            op: DynsetOp::Update,
+            key: r(0),
+            data: Some(r(4)),
+            timeout_ms: Some(60_000),
+        },
+    ]);
+    let mut refuse = destination(0);
+    refuse.extend([
+        lookup("services", LookupTarget::Membership),
+        Expr::Counter { packets: 0, bytes: 0 },
+        Expr::Reject {
+            kind: RejectKind::Icmp,
+            code: 3,
+        },
+    ]);
+    let masquerade = vec![
+        Expr::Meta {
+            dreg: r(0),
+            key: MetaKey::Mark,
+        },
+        Expr::Bitwise {
+            sreg: r(0),
+            dreg: r(0),
+            mask: Value::host_u32(0x4000),
+            xor: Value::host_u32(0),
+        },
+        Expr::Cmp {
+            sreg: r(0),
+            op: CmpOp::Neq,
+            value: Value::host_u32(0),
+        },
+        Expr::Ct {
+            dreg: r(0),
+            key: CtKey::Status,
+            direction: None,
+        },
+        Expr::Fib {
+            dreg: r(4),
+            result: FibResult::AddressType,
+            flags: FibFlags::SADDR,
+        },
+        Expr::Masquerade {
+            flags: Expr::NAT_FULLY_RANDOM,
+        },
+    ];
+    vec![
+        Rule::new(Name::fixed("pre"), refuse),
+        Rule::new(Name::fixed("pre"), remember),
+        Rule {
+            userdata: UserData::comment("to the balancer"),
+            ..Rule::new(
+                Name::fixed("pre"),
+                vec![Expr::Verdict(Verdict::Jump(Name::fixed("lb")))],
+            )
+        },
+        Rule::new(Name::fixed("lb"), balance),
+        Rule::new(Name::fixed("post"), masquerade),
+    ]
+}
+
+fn chains() -> Vec<Chain> {
+    let base = |name, hook, priority| Chain {
+        base: Some(BaseChain {
+            kind: ChainKind::Nat,
+            hook,
+            priority,
+            policy: Policy::Accept,
+        }),
+        ..Chain::regular(Name::fixed(name))
+    };
+    vec![
+        base("pre", Hook::Prerouting, -100),
+        base("post", Hook::Postrouting, 100),
+        Chain::regular(Name::fixed("lb")),
+    ]
+}
+
+fn setup(client: &mut Client) {
+    let mut ops = vec![add_table()];
+    ops.extend(sets().into_iter().map(Op::AddSet));
+    ops.extend(chains().into_iter().map(Op::AddChain));
+    ops.extend(rules().into_iter().map(Op::AddRule));
+    commit(client, ops).unwrap();
+}
+
+#[test]
+fn everything_that_is_written_is_listed_as_it_was_written() {
+    in_namespace(|| {
+        let mut client = client();
+        setup(&mut client);
+        let tables = client.tables(Family::Ip).unwrap();
+        assert_eq!(tables.len(), 1);
+        assert_eq!(tables[0].userdata.comment_text(), Some("a test"));
+        assert_eq!(client.sets(Family::Ip, &TABLE).unwrap(), sets());
+        let mut listed = client.chains(Family::Ip, &TABLE).unwrap();
+        listed.sort();
+        let mut wanted = chains();
+        wanted.sort();
+        assert_eq!(listed, wanted);
+        let mut listed: Vec<Rule> = client
+            .rules(Family::Ip, &TABLE)
+            .unwrap()
+            .into_iter()
+            .map(|(rule, _)| rule)
+            .collect();
+        listed.sort();
+        let mut wanted = rules();
+        wanted.sort();
+        assert_eq!(listed, wanted);
+    });
+}
+
+#[test]
+fn elements_of_every_kind_are_listed_as_they_were_written() {
+    in_namespace(|| {
+        let mut client = client();
+        setup(&mut client);
+        let slot = |number, slot: u32| {
+            let mut key = service(number, 80);
+            key.push_field(&slot.to_ne_bytes()).unwrap();
+            Element::mapping(key, field(&[&[10, 244, 0, slot as u8], &8080u16.to_be_bytes()]))
+        };
+        let range = |from: [u8; 4], to: [u8; 4]| {
+            let end = Element {
+                interval_end: true,
+                ..Element::new(Value::try_new(&to).unwrap())
+            };
+            vec![Element::new(Value::try_new(&from).unwrap()), end]
+        };
+        let sources = Element {
+            key_end: Some(Box::new(field(&[
+                &[10, 0, 0, 1],
+                &[6],
+                &80u16.to_be_bytes(),
+                &[192, 168, 255, 255],
+            ]))),
+            ..Element::new(field(&[
+                &[10, 0, 0, 1],
+                &[6],
+                &80u16.to_be_bytes(),
+                &[192, 168, 0, 0],
+            ]))
+        };
+        let named = Element {
+            userdata: UserData::comment("default/web"),
+            ..Element::new(service(2, 80))
+        };
+        let wanted: Vec<(&'static str, Vec<Element>)> = vec![
+            ("services", vec![Element::new(service(1, 80)), named]),
+            (
+                "backends",
+                (0..5000).map(|number| slot(number / 5, number % 5)).collect(),
+            ),
+            ("sources", vec![sources]),
+            ("ranges", range([10, 96, 0, 0], [10, 112, 0, 0])),
+        ];
+        let add = wanted.iter().map(|(set, elements)| Op::AddElements {
+            set: Name::fixed(set),
+            elements: elements.clone(),
+        });
+        commit(&mut client, add.collect()).unwrap();
+        for (set, mut wanted) in wanted {
+            let mut listed = client.elements(Family::Ip, &TABLE, &Name::fixed(set)).unwrap();
+            // The kernel keeps a range as two ends, and begins the address space with one.
+            listed.retain(|element| !(element.interval_end && element.key.as_bytes() == [0; 4]));
+            listed.sort();
+            wanted.sort();
+            assert_eq!(listed, wanted, "{set}");
+        }
+        assert!(matches!(
+            client.elements(Family::Ip, &TABLE, &Name::fixed("nothing")),
+            Err(ReadError::NotFound)
+        ));
+    });
+}
+
+#[test]
+fn a_refused_batch_names_its_change_and_leaves_nothing_behind() {
+    in_namespace(|| {
+        let mut client = client();
+        setup(&mut client);
+        let services = || Name::fixed("services");
+        let error = commit(
+            &mut client,
+            vec![
+                Op::AddElements {
+                    set: services(),
+                    elements: vec![Element::new(service(1, 80))],
+                },
+                Op::DeleteElements {
+                    set: services(),
+                    elements: vec![Element::new(service(1, 80)), Element::new(service(9, 80))],
+                },
+                Op::AddElements {
+                    set: services(),
+                    elements: vec![Element::new(service(3, 80))],
+                },
+            ],
+        )
+        .unwrap_err();
+        let CommitError::Refused(faults) = &error else {
+            panic!("{error:?}")
+        };
+        assert_eq!(
+            (faults[0].errno, faults[0].op, faults[0].element),
+            (Errno::NOENT, Some((0, 1)), Some(1))
+        );
+        assert!(error.is_unchanged());
+        assert_eq!(client.elements(Family::Ip, &TABLE, &services()).unwrap(), []);
+    });
+}
+
+#[test]
+fn a_batch_for_an_older_generation_is_not_carried_out() {
+    in_namespace(|| {
+        let mut client = client();
+        setup(&mut client);
+        let Generation(before) = client.generation().unwrap();
+        let op = || {
+            vec![Op::AddElements {
+                set: Name::fixed("services"),
+                elements: vec![Element::new(service(1, 80))],
+            }]
+        };
+        client
+            .commit(&[transaction(op())], Some(Generation(before)))
+            .unwrap();
+        let stale = client.commit(&[transaction(op())], Some(Generation(before)));
+        assert!(matches!(stale, Err(CommitError::GenerationChanged)), "{stale:?}");
+    });
+}
+
+#[test]
+fn an_element_is_replaced_and_a_conflicting_one_is_refused() {
+    in_namespace(|| {
+        let mut client = client();
+        setup(&mut client);
+        let element = |backend: u8| {
+            let mut key = service(1, 80);
+            key.push_field(&0u32.to_ne_bytes()).unwrap();
+            Element::mapping(key, field(&[&[10, 244, 0, backend], &8080u16.to_be_bytes()]))
+        };
+        let backends = || Name::fixed("backends");
+        let add = |backend| Op::AddElements {
+            set: backends(),
+            elements: vec![element(backend)],
+        };
+        commit(&mut client, vec![add(1)]).unwrap();
+        commit(&mut client, vec![add(1)]).unwrap();
+        let conflict = commit(&mut client, vec![add(2)]);
+        let Err(CommitError::Refused(faults)) = conflict else {
+            panic!("{conflict:?}")
+        };
+        assert!(
+            matches!(faults[0].errno, Errno::BUSY | Errno::EXIST),
+            "{faults:?}"
+        );
+        let delete = Op::DeleteElements {
+            set: backends(),
+            elements: vec![element(1)],
+        };
+        commit(&mut client, vec![delete, add(2)]).unwrap();
+        assert_eq!(
+            client.elements(Family::Ip, &TABLE, &backends()).unwrap(),
+            [element(2)]
+        );
+    });
+}
+
+#[test]
+fn fifty_thousand_elements_fit_into_one_commit() {
+    in_namespace(|| {
+        let mut client = client();
+        setup(&mut client);
+        let elements = (0..50_000)
+            .map(|number| Element::new(service(number, 80)))
+            .collect();
+        commit(
+            &mut client,
+            vec![Op::AddElements {
+                set: Name::fixed("services"),
+                elements,
+            }],
+        )
+        .unwrap();
+        assert_eq!(
+            client
+                .elements(Family::Ip, &TABLE, &Name::fixed("services"))
+                .unwrap()
+                .len(),
+            50_000
+        );
+    });
+}
+
+#[test]
+fn stale_udp_flows_are_deleted_with_and_without_the_kernels_filter() {
+    in_namespace(|| {
+        let up = std::process::Command::new("ip")
+            .args(["link", "set", "lo", "up"])
+            .status();
+        if !up.is_ok_and(|status| status.success()) {
+            eprintln!("skipped: no ip program to bring the loopback interface up");
+            return;
+        }
+        // A rule that looks at connections makes the kernel track them.
+        let mut client = client();
+        setup(&mut client);
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let other = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let (port, other_port) = (
+            server.local_addr().unwrap().port(),
+            other.local_addr().unwrap().port(),
+        );
+        let talk = || {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            socket.send_to(b"x", ("127.0.0.1", port)).unwrap();
+            socket.send_to(b"x", ("127.0.0.1", other_port)).unwrap();
+        };
+        let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let by_destination = FlowFilter::to_destination(17, Some(localhost), port);
+        let by_backend = FlowFilter::to_backend(17, localhost, Some(port));
+        let mut filtering = Conntrack::open(Buffers::default()).unwrap();
+        let mut listing = Conntrack::open(Buffers::default())
+            .unwrap()
+            .without_kernel_filter();
+        for filter in [by_destination, by_backend] {
+            for conntrack in [&mut filtering, &mut listing] {
+                talk();
+                let meant = |conntrack: &mut Conntrack| {
+                    let flows = conntrack.list(2).unwrap();
+                    (
+                        flows.iter().filter(|flow| filter.admits(flow)).count(),
+                        flows.len(),
+                    )
+                };
+                let (before, total) = meant(conntrack);
+                assert!(before > 0 && total > before);
+                let deleted = conntrack.delete(2, &filter).unwrap();
+                if let Deleted::Listed { flows } = deleted {
+                    assert_eq!(flows, before);
+                }
+                let (after, left) = meant(conntrack);
+                assert_eq!((after, left), (0, total - before), "{deleted:?}");
+            }
+        }
+    });
+}

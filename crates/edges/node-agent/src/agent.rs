@@ -1,0 +1,503 @@
+//! Who owns the pods of a node, and in which order does everything happen?
+//!
+//! One task owns every pod. Watch events, runtime events, verdicts of probes and answers to requests come
+//! in; actions, status patches and news go out as tasks of their own. Nothing here waits for anything
+//! but the next input, so a readiness change is on its way to the API at once.
+
+use crate::clock::{Clock, timestamp};
+use crate::gate::Answer;
+use crate::metrics::Metrics;
+use crate::pod::{Managed, Sent};
+use crate::probing::{self, Probing};
+use crate::work::{Tools, exit_of};
+use jiff::Timestamp;
+use pointsman_api_client::events::{News, Recorder, Severity, Subject};
+use pointsman_api_client::{ApiError, Event, ObjectKey};
+use pointsman_pod_lifecycle::{Action, Fact, Found, FoundContainer, Machine, Now, Settings};
+use pointsman_probe_io::Report;
+use pointsman_rules::value::str_at;
+use pointsman_runtime::{ContainerStatus, Events, PodState, PodUid, RuntimeEvent};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// Something that happened.
+pub(crate) enum Input {
+    /// A pod of this node changed.
+    Pod(Event<Value>),
+    /// An action was carried out.
+    Fact { uid: Arc<str>, fact: Fact },
+    /// A container's log is here.
+    Log {
+        uid: Arc<str>,
+        container: String,
+        run: u32,
+        path: PathBuf,
+    },
+    /// The shutdown gate answered.
+    Gate { uid: Arc<str>, answer: Answer },
+    /// A status patch was answered.
+    Sent { uid: Arc<str>, sent: Box<Sent> },
+    /// The last word about a pod was answered.
+    Deleted {
+        uid: Arc<str>,
+        outcome: Result<(), ApiError>,
+    },
+    /// Somebody wants to know something.
+    Ask(Question),
+}
+
+/// What the agent's own server asks.
+pub(crate) enum Question {
+    /// Where the log of a container is.
+    Log {
+        namespace: String,
+        pod: String,
+        container: String,
+        previous: bool,
+        answer: oneshot::Sender<Result<FoundLog, LogError>>,
+    },
+    /// All pods as they are now.
+    Pods { answer: oneshot::Sender<Vec<Value>> },
+}
+
+/// A container's log, and whether more may come.
+pub(crate) struct FoundLog {
+    pub(crate) path: PathBuf,
+    /// Turns false when the run has ended.
+    pub(crate) alive: watch::Receiver<bool>,
+}
+
+/// Why there is no log.
+pub(crate) enum LogError {
+    /// There is no such pod or container here.
+    NotFound(String),
+    /// There is none yet.
+    NotYet(String),
+}
+
+/// The owner of all pods of this node.
+pub(crate) struct Agent {
+    pub(crate) tools: Tools,
+    pub(crate) clock: Clock,
+    pub(crate) settings: Settings,
+    pub(crate) probing: Probing,
+    pub(crate) recorder: Recorder,
+    pub(crate) metrics: Metrics,
+    pub(crate) pods: BTreeMap<Arc<str>, Managed>,
+    pub(crate) names: BTreeMap<(String, String), Arc<str>>,
+    /// What the runtime had when the agent started, until the API says whose it is.
+    pub(crate) found: BTreeMap<String, PodState>,
+    pub(crate) wakes: BTreeSet<(Duration, Arc<str>)>,
+    /// The first list is complete.
+    pub(crate) synced: bool,
+    /// How often volumes look for changes of their objects.
+    pub(crate) refresh: Duration,
+}
+
+impl Agent {
+    /// Works until `stopping` turns true. Pods go on without an agent.
+    pub(crate) async fn run(
+        mut self,
+        mut inputs: mpsc::UnboundedReceiver<Input>,
+        mut events: Events,
+        mut reports: mpsc::UnboundedReceiver<Report>,
+        mut stopping: watch::Receiver<bool>,
+    ) {
+        let mut refresh = tokio::time::interval(self.refresh);
+        refresh.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let wake = self.wakes.first().map(|(at, _)| self.clock.instant(*at));
+            let idle = async {
+                match wake {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                _ = stopping.wait_for(|stop| *stop) => return,
+                Some(report) = reports.recv() => self.reported(&report),
+                Some(event) = events.recv() => self.happened(event),
+                Some(input) = inputs.recv() => self.take(input),
+                () = idle => self.wake(),
+                _ = refresh.tick() => self.refresh_volumes(),
+            }
+        }
+    }
+
+    /// Volumes follow the objects that they are made of, as late as with the kubelet.
+    fn refresh_volumes(&self) {
+        for (uid, pod) in &self.pods {
+            let made_of_objects = !crate::volumes::volume_objects(&pod.object).is_empty();
+            if made_of_objects && !pod.machine.ips().is_empty() && !pod.machine.is_ending() {
+                self.tools.refresh(pod.job(uid));
+            }
+        }
+    }
+
+    fn wake(&mut self) {
+        let now = self.clock.now();
+        while let Some((at, uid)) = self.wakes.first().cloned() {
+            if at > now.mono {
+                return;
+            }
+            self.wakes.pop_first();
+            if let Some(pod) = self.pods.get_mut(&uid) {
+                pod.wake = None;
+            }
+            self.touch(&uid);
+        }
+    }
+
+    fn take(&mut self, input: Input) {
+        match input {
+            Input::Pod(Event::Applied { key, object, .. }) => self.applied(&key, object),
+            Input::Pod(Event::Deleted { key, .. }) => self.vanished(&key),
+            Input::Pod(Event::Synced(_)) => self.remove_orphans(),
+            Input::Pod(Event::Init) => {}
+            Input::Fact { uid, fact } => self.fact(&uid, fact),
+            Input::Log {
+                uid,
+                container,
+                run,
+                path,
+            } => {
+                if let Some(pod) = self.pods.get_mut(&uid) {
+                    pod.logs.insert((container, run), path);
+                }
+            }
+            Input::Gate { uid, answer } => self.gate_answered(&uid, &answer),
+            Input::Sent { uid, sent } => {
+                let now = self.clock.now();
+                if let Some(pod) = self.pods.get_mut(&uid) {
+                    pod.answered(*sent, now, &self.metrics);
+                }
+                self.touch(&uid);
+            }
+            Input::Deleted { uid, outcome } => {
+                let now = self.clock.now();
+                if let Some(pod) = self.pods.get_mut(&uid) {
+                    pod.deletion_answered(outcome, now);
+                }
+                self.touch(&uid);
+            }
+            Input::Ask(question) => self.answer(question),
+        }
+    }
+
+    fn applied(&mut self, key: &ObjectKey, object: Value) {
+        let uid: Arc<str> = str_at(&object, &["metadata", "uid"]).into();
+        let name = (key.namespace().to_owned(), key.name().to_owned());
+        if let Some(before) = self.names.insert(name, uid.clone())
+            && before != uid
+        {
+            // The name was taken over by another pod; nobody told us of the first one's end.
+            self.end(&before);
+        }
+        let now = self.clock.now();
+        match self.pods.get_mut(&uid) {
+            Some(pod) => pod.update(object, now),
+            None => {
+                let found = self.found.remove(&*uid);
+                match self.adopt(object, found, now) {
+                    Ok(pod) => drop(self.pods.insert(uid.clone(), pod)),
+                    Err(error) => {
+                        tracing::error!(pod = %key.name(), %error, "a pod cannot be read");
+                        return;
+                    }
+                }
+            }
+        }
+        self.touch(&uid);
+    }
+
+    fn adopt(&self, object: Value, state: Option<PodState>, now: Now) -> Result<Managed, serde_json::Error> {
+        let mut found = Found::default();
+        let mut logs = BTreeMap::new();
+        // A pod whose sandbox was lost with the last boot starts over.
+        let lost = state.as_ref().is_some_and(|state| state.sandbox.is_none());
+        if let Some(state) = state
+            && let Some(sandbox) = &state.sandbox
+        {
+            let host = sandbox.netns.is_none() && sandbox.addresses.is_empty();
+            found.ips = Some(if host {
+                self.tools.host_ips.to_vec()
+            } else {
+                sandbox.addresses.clone()
+            });
+            for container in &state.containers {
+                let name = container.id.name.as_str().to_owned();
+                logs.insert((name.clone(), container.id.attempt), container.log.clone());
+                // Attempts come in order, so the last one stays.
+                found.containers.retain(|run| run.name != name);
+                found.containers.push(FoundContainer {
+                    name,
+                    run: container.id.attempt,
+                    started_at: timestamp(container.status.started_at()),
+                    exit: match &container.status {
+                        ContainerStatus::Running { .. } => None,
+                        ContainerStatus::Exited(exit) => Some(exit_of(exit)),
+                    },
+                });
+            }
+        }
+        let pod = Managed::new(object, self.settings, &found, logs, now)?;
+        if lost {
+            self.clear(&pod);
+        }
+        Ok(pod)
+    }
+
+    /// Removes what is left of a pod before anything is made of it again.
+    fn clear(&self, pod: &Managed) {
+        let uid = PodUid::try_new(str_at(&pod.object, &["metadata", "uid"]));
+        let turn = pod.turn.clone().try_lock_owned();
+        let runtime = self.tools.runtime.clone();
+        if let (Ok(uid), Ok(turn)) = (uid, turn) {
+            tokio::spawn(async move {
+                if let Err(error) = runtime.remove_pod(&uid).await {
+                    tracing::warn!(%uid, %error, "what is left of a pod cannot be removed");
+                }
+                drop(turn);
+            });
+        }
+    }
+
+    fn vanished(&mut self, key: &ObjectKey) {
+        let name = (key.namespace().to_owned(), key.name().to_owned());
+        if let Some(uid) = self.names.remove(&name) {
+            self.end(&uid);
+        }
+    }
+
+    /// The pod's object is gone.
+    fn end(&mut self, uid: &Arc<str>) {
+        if let Some(pod) = self.pods.get_mut(uid) {
+            pod.gone = true;
+            pod.machine.vanish();
+        }
+        self.touch(uid);
+    }
+
+    /// What runs here and belongs to no pod of the API goes.
+    fn remove_orphans(&mut self) {
+        if std::mem::replace(&mut self.synced, true) {
+            return;
+        }
+        for (uid, state) in std::mem::take(&mut self.found) {
+            tracing::warn!(
+                uid,
+                namespace = state.namespace,
+                pod = state.name,
+                "removing a pod that the API does not know"
+            );
+            let runtime = self.tools.runtime.clone();
+            tokio::spawn(async move {
+                if let Ok(uid) = PodUid::try_new(&uid)
+                    && let Err(error) = runtime.remove_pod(&uid).await
+                {
+                    tracing::error!(%uid, %error, "a left-over pod cannot be removed");
+                }
+            });
+        }
+    }
+
+    fn reported(&mut self, report: &Report) {
+        match report {
+            Report::Verdict {
+                subject, verdict, at, ..
+            } => {
+                let fact = self
+                    .pods
+                    .get(&subject.pod_uid)
+                    .and_then(|pod| probing::fact(&pod.machine, subject, *verdict, *at));
+                if let Some(fact) = fact {
+                    self.fact(&subject.pod_uid, fact);
+                }
+            }
+            Report::Notice { subject, .. } => {
+                if let Some((reason, message)) = report.event() {
+                    self.tell(&subject.pod_uid, Severity::Warning, reason, message);
+                }
+            }
+        }
+    }
+
+    fn happened(&mut self, event: RuntimeEvent) {
+        let (id, fact) = match event {
+            RuntimeEvent::Started { container, at } => {
+                let fact = Fact::Started {
+                    container: container.name.as_str().to_owned(),
+                    run: container.attempt,
+                    at: timestamp(at),
+                };
+                (container, fact)
+            }
+            RuntimeEvent::Exited { container, exit } => {
+                let fact = Fact::Exited {
+                    container: container.name.as_str().to_owned(),
+                    run: container.attempt,
+                    exit: exit_of(&exit),
+                };
+                (container, fact)
+            }
+        };
+        self.fact(&Arc::from(id.pod.as_str()), fact);
+    }
+
+    fn fact(&mut self, uid: &Arc<str>, fact: Fact) {
+        let now = self.clock.now();
+        let Some(pod) = self.pods.get_mut(uid) else {
+            return;
+        };
+        self.metrics.count(&fact);
+        let news = pod.machine.fact(fact, now);
+        for news in news {
+            self.tell_news(uid, news);
+        }
+        self.touch(uid);
+    }
+
+    /// Lets a pod take its next steps: actions, probes, report, end.
+    fn touch(&mut self, uid: &Arc<str>) {
+        let now = self.clock.now();
+        let Some(pod) = self.pods.get_mut(uid) else {
+            return;
+        };
+        let mut told = Vec::new();
+        for action in pod.machine.step(now) {
+            match action {
+                Action::Tell(news) => told.push(news),
+                action => self.tools.begin(pod.job(uid), action),
+            }
+        }
+        self.probing
+            .follow(uid, &pod.object, &pod.machine, &mut pod.told, age);
+        pod.report(uid, &self.tools, now);
+        let over = pod.finish(uid, &self.tools, now);
+        let wake = pod.next_wake(now.mono);
+        if pod.wake != wake {
+            if let Some(old) = std::mem::replace(&mut pod.wake, wake) {
+                self.wakes.remove(&(old, uid.clone()));
+            }
+            self.wakes.extend(wake.map(|at| (at, uid.clone())));
+        }
+        for news in told {
+            self.tell_news(uid, news);
+        }
+        if over {
+            self.forget(uid);
+        }
+        self.metrics.running(self.pods.values().map(|pod| &pod.machine));
+    }
+
+    fn forget(&mut self, uid: &Arc<str>) {
+        if let Some(pod) = self.pods.remove(uid) {
+            self.probing.forget(uid, &pod.told);
+            if let Some(at) = pod.wake {
+                self.wakes.remove(&(at, uid.clone()));
+            }
+        }
+    }
+
+    fn gate_answered(&mut self, uid: &Arc<str>, answer: &Answer) {
+        let waited = answer.waited.as_secs_f64();
+        let behind = if answer.behind.is_empty() {
+            String::new()
+        } else {
+            format!("; behind: {}", answer.behind.join(", "))
+        };
+        let (severity, message) = match answer.outcome {
+            "everywhere" => (
+                Severity::Normal,
+                format!("Every node took the pod out of its rules after {waited:.3} s"),
+            ),
+            "no-endpoints" => (Severity::Normal, "No Service sends traffic to the pod".to_owned()),
+            other => (
+                Severity::Warning,
+                format!("Stopping after {waited:.3} s without the word of every node ({other}){behind}"),
+            ),
+        };
+        self.tell(uid, severity, "ShutdownGate", message);
+    }
+
+    fn tell_news(&self, uid: &Arc<str>, news: pointsman_pod_lifecycle::News) {
+        let severity = if news.warning {
+            Severity::Warning
+        } else {
+            Severity::Normal
+        };
+        self.tell(uid, severity, news.reason, news.message);
+    }
+
+    fn tell(&self, uid: &Arc<str>, severity: Severity, reason: &str, message: String) {
+        let Some(pod) = self.pods.get(uid) else { return };
+        tracing::debug!(pod = pod.name(), reason, message, "news of a pod");
+        self.recorder.record(News {
+            subject: Subject {
+                api_version: "v1".into(),
+                kind: "Pod".into(),
+                namespace: pod.namespace().into(),
+                name: pod.name().into(),
+                uid: uid.to_string(),
+            },
+            severity,
+            reason: reason.into(),
+            message,
+        });
+    }
+
+    fn answer(&mut self, question: Question) {
+        match question {
+            Question::Log {
+                namespace,
+                pod,
+                container,
+                previous,
+                answer,
+            } => {
+                let found = self
+                    .names
+                    .get(&(namespace, pod.clone()))
+                    .and_then(|uid| self.pods.get_mut(uid));
+                let log = match found {
+                    Some(pod) => pod.log(&container, previous),
+                    None => Err(LogError::NotFound(format!("pod {pod:?} is not on this node"))),
+                };
+                let _ = answer.send(log);
+            }
+            Question::Pods { answer } => {
+                let pods = self.pods.values().map(|pod| (*pod.object).clone());
+                let _ = answer.send(pods.collect());
+            }
+        }
+    }
+}
+
+fn age(since: Timestamp) -> Duration {
+    Duration::try_from(Timestamp::now().duration_since(since)).unwrap_or_default()
+}
+
+impl Metrics {
+    fn count(&self, fact: &Fact) {
+        match fact {
+            Fact::SandboxUp { .. } => self.started_pods.inc(),
+            Fact::Started { run, .. } if *run > 0 => self.restarts.inc(),
+            _ => {}
+        }
+    }
+
+    fn running<'a>(&self, machines: impl Iterator<Item = &'a Machine>) {
+        let (mut pods, mut containers) = (0, 0);
+        for machine in machines {
+            pods += usize::from(!machine.ips().is_empty());
+            containers += machine.probed().count();
+        }
+        self.running_pods.set(pods as f64);
+        self.running_containers.set(containers as f64);
+    }
+}

@@ -1,0 +1,302 @@
+//! How does the agent start and stop?
+
+use crate::agent::{Agent, Input};
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::heartbeat::Heart;
+use crate::metrics::Metrics;
+use crate::neighbours::{Neighbours, Node};
+use crate::node::{self, Frequency};
+use crate::probing::{Commands, Probing, Runs};
+use crate::serve::{self, Access, Server};
+use crate::work::Tools;
+use pointsman_api_client::connect::connect;
+use pointsman_api_client::events::Recorder;
+use pointsman_api_client::{ApiError, Client, ConnectError, Event, Resource, Scope, Watcher};
+use pointsman_pod_lifecycle::Settings;
+use pointsman_probe_io::Prober;
+use pointsman_rules::value::map_at;
+use pointsman_runtime::{AddressRange, Runtime, RuntimeError};
+use pointsman_telemetry::Registry;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+/// The ConfigMap with settings that can change while nodes run.
+const SETTINGS: (&str, &str) = ("kube-system", "pointsman-node");
+
+/// Why the agent could not start.
+#[derive(Debug, Error)]
+pub enum AgentError {
+    /// There is no way to the API server.
+    #[error("cannot set up the connection to the API server")]
+    Connect(#[from] ConnectError),
+    /// The runtime does not say what it has.
+    #[error("cannot ask the runtime what runs")]
+    Runtime(#[from] RuntimeError),
+    /// The prober cannot run.
+    #[error("cannot start the prober")]
+    Prober(#[from] pointsman_probe_io::StartError),
+    /// The server's certificates cannot be used.
+    #[error("cannot serve TLS")]
+    Tls(#[from] serve::TlsError),
+    /// The port cannot be listened on.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// Which address.
+        address: SocketAddr,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Runs the agent until `stopping` turns true. Pods go on.
+pub async fn run(
+    config: Config,
+    runtime: Arc<dyn Runtime>,
+    registry: Registry,
+    stopping: watch::Receiver<bool>,
+) -> Result<(), AgentError> {
+    let client = connect(&config.source, "pointsman-node").await?;
+    // Heartbeats have a connection of their own, so that nothing stands before them in a queue.
+    let heart_client = connect(&config.source, "pointsman-node-heartbeat").await?;
+    let metrics = Metrics::new(&registry);
+    let (inputs, received) = mpsc::unbounded_channel();
+    // Events are subscribed to before the list, so that nothing falls between.
+    let events = runtime.subscribe();
+    let found = runtime.list().await?;
+    let runs = Runs::default();
+    let commands = Arc::new(Commands {
+        runtime: runtime.clone(),
+        runs: runs.clone(),
+    });
+    let (prober, reports) = Prober::start(config.probes, commands, &registry)?;
+    let (recorder, recording) = Recorder::new(client.clone(), "kubelet");
+    let tools = Tools {
+        client: client.clone(),
+        runtime: runtime.clone(),
+        gate: config.gate.clone(),
+        host_ips: config.host_ips().into(),
+        metrics: metrics.clone(),
+        inputs: inputs.clone(),
+    };
+    let agent = Agent {
+        tools,
+        clock: Clock::start(),
+        settings: Settings {
+            gate: config.gate.as_ref().map(|gate| gate.bound),
+        },
+        probing: Probing {
+            prober,
+            reading: config.reading.clone(),
+            runs,
+        },
+        recorder,
+        metrics: metrics.clone(),
+        pods: BTreeMap::new(),
+        names: BTreeMap::new(),
+        found: found
+            .into_iter()
+            .map(|state| (state.pod.as_str().to_owned(), state))
+            .collect(),
+        wakes: BTreeSet::new(),
+        synced: false,
+        refresh: config.refresh,
+    };
+    let mut tasks = JoinSet::new();
+    tasks.spawn(recording);
+    if let Some(address) = config.listen {
+        let listener = TcpListener::bind(address)
+            .await
+            .map_err(|source| AgentError::Listen { address, source })?;
+        let name = &config.identity.name;
+        let tls = serve::server_config(name, config.host_ips(), &config.client_ca)?;
+        let server = Arc::new(Server {
+            inputs: inputs.clone(),
+            access: Access::new(client.clone(), name),
+            metrics: metrics.clone(),
+            configuration: config.shown.clone(),
+        });
+        tasks.spawn(server.run(listener, tls));
+    }
+    start_heartbeats(&mut tasks, &config, heart_client, &client, &runtime, metrics);
+    watch_pods(&mut tasks, &config, &client, inputs);
+    agent.run(received, events, reports, stopping).await;
+    Ok(())
+}
+
+fn watch_pods(
+    tasks: &mut JoinSet<()>,
+    config: &Config,
+    client: &Client,
+    inputs: mpsc::UnboundedSender<Input>,
+) {
+    let mine = format!("spec.nodeName={}", config.identity.name);
+    let mut pods = Watcher::<Value>::new(client.clone(), Scope::all(Resource::PODS).fields(&mine));
+    tasks.spawn(async move {
+        loop {
+            let event = pods.next().await;
+            if inputs.send(Input::Pod(event)).is_err() {
+                return;
+            }
+        }
+    });
+}
+
+fn start_heartbeats(
+    tasks: &mut JoinSet<()>,
+    config: &Config,
+    heart_client: Client,
+    client: &Client,
+    runtime: &Arc<dyn Runtime>,
+    metrics: Metrics,
+) {
+    let waiting = "no pod addresses yet: the Node has no spec.podCIDR";
+    let trouble = config.pod_ranges.is_empty().then(|| waiting.to_owned());
+    let (trouble, troubled) = watch::channel(trouble);
+    let (frequency, often) = watch::channel(config.frequency);
+    let (pool, pooled) = watch::channel(None);
+    let heart = Heart {
+        client: heart_client,
+        identity: Arc::new(config.identity.clone()),
+        root: config.root_dir.clone(),
+        metrics,
+        trouble: troubled,
+        frequency: often,
+        uid: watch::Sender::new(None),
+    };
+    if !config.pod_ranges.is_empty() {
+        runtime.set_pod_ranges(&config.pod_ranges);
+    }
+    tasks.spawn(heart.clone().keep_status());
+    tasks.spawn(heart.keep_lease(config.lease_duration));
+    let places = Places {
+        own: config.identity.name.clone(),
+        fixed: !config.pod_ranges.is_empty(),
+        routes: config.routes,
+        runtime: runtime.clone(),
+        trouble,
+        pool,
+    };
+    tasks.spawn(places.follow(client.clone()));
+    let flags = (config.frequency, config.own_report_period);
+    tasks.spawn(follow_settings(client.clone(), flags, frequency, pooled));
+}
+
+/// Follows all Nodes: ours for the addresses of our pods, others for routes to theirs.
+struct Places {
+    own: String,
+    /// Somebody gave us ranges at start.
+    fixed: bool,
+    routes: bool,
+    runtime: Arc<dyn Runtime>,
+    trouble: watch::Sender<Option<String>>,
+    pool: watch::Sender<Option<String>>,
+}
+
+impl Places {
+    async fn follow(self, client: Client) {
+        let mut nodes = Watcher::<Node>::new(client, Scope::all(Resource::NODES));
+        let mut neighbours = Neighbours::default();
+        let mut ranges = Vec::new();
+        let mut synced = false;
+        loop {
+            match nodes.next().await {
+                Event::Init => synced = false,
+                Event::Synced(_) => synced = true,
+                Event::Applied { key, object, .. } if key.name() == self.own => {
+                    self.see_own(&object, &mut ranges);
+                }
+                Event::Applied { key, object, .. } => neighbours.see(key.name(), Some(&object)),
+                Event::Deleted { key, .. } => neighbours.see(key.name(), None),
+            }
+            if synced && self.routes {
+                neighbours.apply();
+            }
+        }
+    }
+
+    fn see_own(&self, node: &Node, ranges: &mut Vec<AddressRange>) {
+        self.pool.send_if_modified(|pool| {
+            let now = node.pool().map(str::to_owned);
+            std::mem::replace(pool, now.clone()) != now
+        });
+        let now = node.pod_ranges();
+        if self.fixed || now.is_empty() || now == *ranges {
+            return;
+        }
+        self.runtime.set_pod_ranges(&now);
+        *ranges = now;
+        self.trouble.send_replace(None);
+    }
+}
+
+/// Follows the settings that all nodes share.
+async fn follow_settings(
+    client: Client,
+    (flag, report): (Frequency, Option<Duration>),
+    frequency: watch::Sender<Frequency>,
+    mut pool: watch::Receiver<Option<String>>,
+) {
+    let (namespace, name) = SETTINGS;
+    let mut scope = Scope::all(Resource::core("configmaps")).fields(&format!("metadata.name={name}"));
+    scope.namespace = Some(namespace.to_owned());
+    let (events, mut received) = mpsc::channel(16);
+    tokio::spawn(Watcher::<Value>::new(client.clone(), scope).forward(events, Some));
+    let mut data = BTreeMap::new();
+    loop {
+        tokio::select! {
+            event = received.recv() => match event {
+                Some(Event::Applied { object, .. }) => data = texts(&object),
+                Some(Event::Deleted { .. }) => data.clear(),
+                Some(Event::Init | Event::Synced(_)) => continue,
+                None => return,
+            },
+            changed = pool.changed() => if changed.is_err() { return },
+        }
+        let pool = pool.borrow_and_update().clone();
+        let read = |data: &BTreeMap<String, String>| match node::frequency(data, pool.as_deref()) {
+            Ok(Some(update)) => Frequency::of(Some(update), report),
+            Ok(None) => flag,
+            Err(problem) => {
+                tracing::warn!(config_map = name, problem, "a setting is ignored");
+                flag
+            }
+        };
+        let mut now = read(&data);
+        if now.update > frequency.borrow().update {
+            // What the watch tells may be long past, after a pause of this process for instance, and the
+            // cluster less patient by now.
+            data = fresh_settings(&client).await;
+            now = read(&data);
+        }
+        frequency.send_if_modified(|before| std::mem::replace(before, now) != now);
+    }
+}
+
+/// The settings as they are now; asks until somebody answers.
+async fn fresh_settings(client: &Client) -> BTreeMap<String, String> {
+    let (namespace, name) = SETTINGS;
+    let api = client.api(Resource::core("configmaps"), Some(namespace));
+    loop {
+        match api.get::<Value>(name).await {
+            Ok(map) => return texts(&map),
+            Err(ApiError::NotFound(_)) => return BTreeMap::new(),
+            Err(error) => tracing::warn!(config_map = name, %error, "settings cannot be read, trying again"),
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+fn texts(object: &Value) -> BTreeMap<String, String> {
+    let data = map_at(object, &["data"]).into_iter().flatten();
+    data.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+        .collect()
+}

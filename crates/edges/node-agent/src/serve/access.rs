@@ -1,0 +1,129 @@
+//! Who may ask this node for what?
+
+use pointsman_api_client::{Client, Resource};
+use pointsman_rules::value::bool_at;
+use rustls::pki_types::CertificateDer;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// How long a yes is believed (the kubelet's numbers).
+const YES: Duration = Duration::from_secs(300);
+/// How long a no is believed.
+const NO: Duration = Duration::from_secs(30);
+/// Answers that are remembered.
+const MOST: usize = 1024;
+
+/// The user of a client certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct User {
+    pub(crate) name: String,
+    groups: Vec<String>,
+}
+
+impl User {
+    /// The user a verified certificate speaks for; nobody without a common name.
+    pub(crate) fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
+        let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+        let subject = certificate.subject();
+        let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
+        let groups = subject.iter_organization();
+        let groups = groups.filter_map(|group| Some(group.as_str().ok()?.to_owned()));
+        (!name.is_empty()).then(|| Self {
+            name,
+            groups: groups.collect(),
+        })
+    }
+}
+
+/// Asks the API server, and remembers what it said.
+pub(crate) struct Access {
+    client: Client,
+    node: String,
+    known: Mutex<BTreeMap<(String, &'static str), Remembered>>,
+}
+
+/// What the API server said, and until when it is believed.
+#[derive(Clone, Copy)]
+struct Remembered {
+    allowed: bool,
+    until: Instant,
+}
+
+/// The subresource of nodes that a path is authorized as (the kubelet's table).
+fn subresource(path: &str) -> &'static str {
+    match path {
+        "metrics" => "metrics",
+        "stats" => "stats",
+        "logs" => "log",
+        "configz" => "configz",
+        "pods" => "pods",
+        _ => "proxy",
+    }
+}
+
+impl Access {
+    pub(crate) fn new(client: Client, node: &str) -> Self {
+        Self {
+            client,
+            node: node.to_owned(),
+            known: Mutex::default(),
+        }
+    }
+
+    /// Whether a user may read what a path begins with.
+    pub(crate) async fn allows(&self, user: &User, path: &str) -> bool {
+        // Who may do everything may do this too, even while no API server can be asked.
+        if user.groups.iter().any(|group| group == "system:masters") {
+            return true;
+        }
+        let subresource = subresource(path);
+        let key = (user.name.clone(), subresource);
+        let now = Instant::now();
+        {
+            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(remembered) = known.get(&key)
+                && now < remembered.until
+            {
+                return remembered.allowed;
+            }
+        }
+        let allowed = self.ask(user, subresource).await;
+        let until = now + if allowed { YES } else { NO };
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= MOST {
+            known.clear();
+        }
+        known.insert(key, Remembered { allowed, until });
+        allowed
+    }
+
+    async fn ask(&self, user: &User, subresource: &str) -> bool {
+        let mut groups: Vec<&str> = user.groups.iter().map(String::as_str).collect();
+        groups.push("system:authenticated");
+        let review = json!({
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {
+                "user": user.name,
+                "groups": groups,
+                "resourceAttributes": {
+                    "verb": "get", "version": "v1", "resource": "nodes",
+                    "subresource": subresource, "name": self.node,
+                },
+            },
+        });
+        let reviews = Resource::new("authorization.k8s.io", "v1", "subjectaccessreviews");
+        let api = self.client.api(reviews, None);
+        match api.create::<Value>(review.to_string().into_bytes()).await {
+            Ok(answer) => bool_at(&answer, &["status", "allowed"]).unwrap_or(false),
+            Err(error) => {
+                tracing::warn!(user = user.name, %error, "cannot ask who may do what, so nobody may");
+                false
+            }
+        }
+    }
+}

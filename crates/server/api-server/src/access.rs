@@ -1,0 +1,118 @@
+//! May this caller do this, to this object?
+
+use crate::auth::rbac::{self, forbidden};
+use crate::auth::{Attributes, Decision, Policy, node_restriction};
+use crate::cache::Observer;
+use crate::cache::object::Object;
+use crate::request::Request;
+use crate::server::Server;
+use parking_lot::RwLock;
+use pointsman_rules::ApiError;
+use pointsman_rules::status::Subject;
+use serde_json::Value;
+
+/// The policy, kept up with the stored roles and bindings.
+#[derive(Debug, Default)]
+pub struct PolicyIndex(RwLock<Policy>);
+
+impl PolicyIndex {
+    /// Decides a request.
+    pub fn authorize(&self, attributes: &Attributes<'_>) -> Result<(), ApiError> {
+        match self.0.read().authorize(attributes) {
+            Decision::Allow => Ok(()),
+            Decision::NoOpinion { reason } => Err(forbidden(attributes, &reason)),
+        }
+    }
+
+    /// Reads the policy.
+    pub fn read<T>(&self, look: impl FnOnce(&Policy) -> T) -> T {
+        look(&self.0.read())
+    }
+}
+
+impl Observer for PolicyIndex {
+    fn observe(&self, object: &Object, deleted: bool) {
+        if object.kind.group != rbac::GROUP {
+            return;
+        }
+        let mut policy = self.0.write();
+        if deleted {
+            policy.remove(object.kind.kind, object.namespace(), object.name());
+        } else {
+            policy.upsert(&object.value());
+        }
+    }
+}
+
+/// The verb of a request for resources.
+pub fn verb(request: &Request, watch: bool) -> &'static str {
+    let named = request.target.name.is_some();
+    match request.method.as_str() {
+        "POST" => "create",
+        "PUT" => "update",
+        "PATCH" => "patch",
+        "DELETE" if named => "delete",
+        "DELETE" => "deletecollection",
+        _ if watch => "watch",
+        _ if named => "get",
+        _ => "list",
+    }
+}
+
+impl Server {
+    /// Checks what depends on the objects themselves: a node's own realm, and that nobody grants rights
+    /// they do not have.
+    pub fn may_write(
+        &self,
+        request: &Request,
+        old: Option<&Value>,
+        new: Option<&Value>,
+    ) -> Result<(), ApiError> {
+        let target = &request.target;
+        let name = target.name.as_deref().unwrap_or_else(|| {
+            new.or(old).map_or("", |object| {
+                pointsman_rules::value::str_at(object, &["metadata", "name"])
+            })
+        });
+        let refused = |why: String| ApiError::Forbidden {
+            subject: Subject::new(target.kind, name),
+            why,
+            cause: None,
+        };
+        self.within_node(request, name, old, new, None).map_err(refused)?;
+        let Some(new) = new.filter(|_| target.kind.group == rbac::GROUP) else {
+            return Ok(());
+        };
+        let namespace = &target.namespace;
+        let checked = self.policy.read(|policy| match target.kind.kind {
+            "Role" | "ClusterRole" => policy.check_role_write(&request.user, namespace, new, old),
+            _ => policy.check_binding_write(&request.user, namespace, new, old),
+        });
+        checked.map_err(|escalation| refused(escalation.to_string()))
+    }
+
+    /// Checks that a node stays within its own realm.
+    pub fn within_node(
+        &self,
+        request: &Request,
+        name: &str,
+        old: Option<&Value>,
+        new: Option<&Value>,
+        field_selector_node: Option<&str>,
+    ) -> Result<(), String> {
+        node_restriction::check(&node_restriction::Request {
+            user: &request.user,
+            verb: verb(request, false),
+            kind: request.target.kind,
+            subresource: request
+                .target
+                .subresource
+                .map_or("", |subresource| subresource.name()),
+            namespace: &request.target.namespace,
+            name,
+            old,
+            new,
+            field_selector_node,
+        })
+    }
+}

@@ -1,0 +1,207 @@
+//! Does a node agent stay within its own node?
+//!
+//! Roles cannot say "the Node of your own name" or "pods bound to you", so these checks run after
+//! authorization, on the objects themselves. They apply to members of `system:nodes` only:
+//!
+//! - Node and nodes/status: writes to its own, without touching taints, owners or labels it may not
+//!   choose. Reads of all nodes stay allowed.
+//! - Lease: its own, in `kube-node-lease`.
+//! - Pod: reads, status writes, evictions and deletes of pods bound to it. A list or watch must be
+//!   pinned to the node by the field selector `spec.nodeName`.
+//! - Everything else is left to authorization; the node's role allows creating and patching
+//!   events, and reading services, endpointslices and configmaps. ConfigMaps are readable as a
+//!   whole, not only those that pods of the node mention.
+
+use super::User;
+use super::authn::NODES;
+use pointsman_rules::Kind;
+use pointsman_rules::value::{at, map_at, str_at};
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+/// The namespace of node heartbeats.
+pub const LEASE_NAMESPACE: &str = "kube-node-lease";
+
+const RESTRICTED: &str = "node-restriction.kubernetes.io";
+
+/// One request about a resource, with the objects it concerns.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Who asks.
+    pub user: &'a User,
+    /// The verb, as authorization names it.
+    pub verb: &'a str,
+    /// The kind the request is about.
+    pub kind: &'static Kind,
+    /// The subresource; empty for the object itself.
+    pub subresource: &'a str,
+    /// The namespace; empty for cluster kinds.
+    pub namespace: &'a str,
+    /// The object's name; for a create, the name in the body.
+    pub name: &'a str,
+    /// The stored object, for get, update, patch, delete and subresources.
+    pub old: Option<&'a Value>,
+    /// The object as it would be stored, for create, update and patch.
+    pub new: Option<&'a Value>,
+    /// The node that a list or watch is pinned to by `spec.nodeName`.
+    pub field_selector_node: Option<&'a str>,
+}
+
+/// Whether the restriction lets the request pass; the error says why not.
+pub fn check(request: &Request<'_>) -> Result<(), String> {
+    if !request.user.in_group(NODES) {
+        return Ok(());
+    }
+    let Some(node) = request.user.node_name() else {
+        return Err(format!(
+            "could not determine node from user {:?}",
+            request.user.name
+        ));
+    };
+    match (request.kind.group, request.kind.kind) {
+        ("", "Node") => check_node(node, request),
+        ("", "Pod") => check_pod(node, request),
+        ("coordination.k8s.io", "Lease") => check_lease(node, request),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the caller must be checked at all, so that others cost nothing.
+pub fn applies(user: &User) -> bool {
+    user.in_group(NODES)
+}
+
+fn check_node(node: &str, request: &Request<'_>) -> Result<(), String> {
+    match request.verb {
+        "get" | "list" | "watch" => return Ok(()),
+        "create" | "update" | "patch" | "delete" if request.name == node => {}
+        "create" | "update" | "patch" | "delete" => {
+            return Err(format!(
+                "node {node:?} is not allowed to modify node {:?}",
+                request.name
+            ));
+        }
+        verb => return Err(format!("node {node:?} is not allowed to {verb} nodes")),
+    }
+    let Some(new) = request.new else { return Ok(()) };
+    let forbidden = forbidden_labels(request.old, new);
+    let listed = forbidden.into_iter().collect::<Vec<_>>().join(", ");
+    match request.old {
+        None if listed.is_empty() => Ok(()),
+        None => Err(format!(
+            "node {node:?} is not allowed to set the following labels: {listed}"
+        )),
+        Some(_) if !listed.is_empty() => Err(format!("is not allowed to modify labels: {listed}")),
+        Some(old) => {
+            for (path, what) in [
+                (&["spec", "taints"], "taints"),
+                (&["metadata", "ownerReferences"], "ownerReferences"),
+            ] {
+                if normal(old, path) != normal(new, path) {
+                    return Err(format!("node {node:?} is not allowed to modify {what}"));
+                }
+            }
+            Ok(())
+        }
+    }
+}
+
+/// The list at `path`; an empty one is the same as none.
+fn normal<'a>(object: &'a Value, path: &[&str]) -> Option<&'a Value> {
+    at(object, path).filter(|list| list.as_array().is_none_or(|list| !list.is_empty()))
+}
+
+fn check_lease(node: &str, request: &Request<'_>) -> Result<(), String> {
+    if request.namespace != LEASE_NAMESPACE {
+        return Err(format!(
+            "can only access leases in the {LEASE_NAMESPACE:?} system namespace"
+        ));
+    }
+    // A list or watch is pinned by the name its field selector gives.
+    if request.name != node {
+        return Err("can only access node lease with the same name as the requesting node".into());
+    }
+    Ok(())
+}
+
+fn check_pod(node: &str, request: &Request<'_>) -> Result<(), String> {
+    let bound = request
+        .old
+        .is_some_and(|pod| str_at(pod, &["spec", "nodeName"]) == node);
+    let own = |what: &str| {
+        let refusal = || format!("node {node:?} can only {what} pods with spec.nodeName set to itself");
+        if bound { Ok(()) } else { Err(refusal()) }
+    };
+    match (request.verb, request.subresource) {
+        ("list" | "watch", "") if request.field_selector_node == Some(node) => Ok(()),
+        ("list" | "watch", "") => Err(format!(
+            "node {node:?} can only list or watch pods with field selector spec.nodeName={node}"
+        )),
+        ("get", _) => own("read"),
+        ("delete", "") => own("delete"),
+        ("create", "eviction") => own("evict"),
+        ("update" | "patch", "status") => {
+            own("update status of")?;
+            let labels =
+                |pod: Option<&Value>| pod.and_then(|pod| map_at(pod, &["metadata", "labels"])).cloned();
+            if request.new.is_some()
+                && labels(request.old).unwrap_or_default() != labels(request.new).unwrap_or_default()
+            {
+                return Err(format!("node {node:?} cannot update labels through pod status"));
+            }
+            Ok(())
+        }
+        (verb, "") => Err(format!("node {node:?} is not allowed to {verb} pods")),
+        (_, other) => Err(format!(
+            "unexpected pod subresource {other:?}, only 'status' and 'eviction' are allowed"
+        )),
+    }
+}
+
+/// Labels that the write changes although a node may not choose them, in order.
+fn forbidden_labels(old: Option<&Value>, new: &Value) -> BTreeSet<String> {
+    let path = ["metadata", "labels"];
+    let (old, new) = (old.and_then(|old| map_at(old, &path)), map_at(new, &path));
+    let keys = old.into_iter().chain(new).flat_map(|labels| labels.keys());
+    let changed = keys.filter(|key| {
+        old.and_then(|labels| labels.get(key.as_str())) != new.and_then(|labels| labels.get(key.as_str()))
+    });
+    changed.filter(|key| is_forbidden_label(key)).cloned().collect()
+}
+
+fn is_forbidden_label(key: &str) -> bool {
+    let Some((domain, _)) = key.split_once('/') else {
+        return false;
+    };
+    let within = |parent: &str| {
+        domain
+            .strip_suffix(parent)
+            .is_some_and(|head| head.is_empty() || head.ends_with('.'))
+    };
+    if within(RESTRICTED) {
+        return true;
+    }
+    // Under the project's own domains, a node chooses only what describes itself.
+    let reserved = within("kubernetes.io") || within("k8s.io");
+    let describes =
+        OWN_LABELS.contains(&key) || within("kubelet.kubernetes.io") || within("node.kubernetes.io");
+    reserved && !describes
+}
+
+/// What upstream lets a kubelet set under the reserved domains.
+const OWN_LABELS: &[&str] = &[
+    "kubernetes.io/hostname",
+    "kubernetes.io/os",
+    "kubernetes.io/arch",
+    "beta.kubernetes.io/os",
+    "beta.kubernetes.io/arch",
+    "beta.kubernetes.io/instance-type",
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+];
+
+#[cfg(test)]
+#[path = "node_restriction_tests.rs"]
+mod tests;

@@ -1,0 +1,241 @@
+use super::*;
+use serde_json::json;
+
+fn node_user() -> User {
+    User::new("system:node:n1", &[NODES])
+}
+
+fn kind(group: &str, plural: &str) -> &'static Kind {
+    Kind::by_resource(group, "v1", plural).unwrap()
+}
+
+fn request<'a>(user: &'a User, verb: &'a str, plural: &str, name: &'a str) -> Request<'a> {
+    let (group, namespace) = match plural {
+        "nodes" => ("", ""),
+        "leases" => ("coordination.k8s.io", LEASE_NAMESPACE),
+        _ => ("", "default"),
+    };
+    Request {
+        user,
+        verb,
+        kind: kind(group, plural),
+        subresource: "",
+        namespace,
+        name,
+        old: None,
+        new: None,
+        field_selector_node: None,
+    }
+}
+
+fn pod_on(node: &str) -> Value {
+    json!({"metadata": {"name": "p", "labels": {"app": "x"}}, "spec": {"nodeName": node}})
+}
+
+#[test]
+fn others_are_not_restricted_and_a_nameless_node_may_nothing() {
+    let admin = User::new("system:node:n1", &["system:masters"]);
+    assert_eq!(check(&request(&admin, "delete", "nodes", "n2")), Ok(()));
+    assert!(!applies(&admin));
+    let nameless = User::new("kubelet", &[NODES]);
+    assert!(check(&request(&nameless, "get", "services", "x")).is_err());
+}
+
+#[test]
+fn a_node_writes_its_own_node_object_only() {
+    let user = node_user();
+    let node = json!({"metadata": {"name": "n1"}});
+    for verb in ["create", "update", "patch"] {
+        let write = Request {
+            new: Some(&node),
+            ..request(&user, verb, "nodes", "n1")
+        };
+        assert_eq!(check(&write), Ok(()), "{verb}");
+        assert!(check(&Request { name: "n2", ..write }).is_err(), "{verb}");
+        assert!(
+            check(&Request {
+                name: "n2",
+                subresource: "status",
+                ..write
+            })
+            .is_err(),
+            "{verb}"
+        );
+    }
+    assert_eq!(check(&request(&user, "get", "nodes", "n2")), Ok(()));
+    assert!(check(&request(&user, "deletecollection", "nodes", "")).is_err());
+}
+
+#[test]
+fn a_node_does_not_change_its_taints_owners_or_reserved_labels() {
+    let user = node_user();
+    let old = json!({"metadata": {"name": "n1", "labels": {"node-restriction.kubernetes.io/a": "b"}}});
+    let with = |path: &[&str], text: Value| {
+        let mut new = old.clone();
+        pointsman_rules::value::set(&mut new, path, text);
+        new
+    };
+    let update = |new: &Value| {
+        check(&Request {
+            old: Some(&old),
+            new: Some(new),
+            ..request(&user, "patch", "nodes", "n1")
+        })
+    };
+    assert!(
+        update(&with(
+            &["spec", "taints"],
+            json!([{"key": "k", "effect": "NoExecute"}])
+        ))
+        .is_err()
+    );
+    assert_eq!(update(&with(&["spec", "taints"], json!([]))), Ok(()));
+    assert!(update(&with(&["metadata", "ownerReferences"], json!([{"name": "x"}]))).is_err());
+    assert_eq!(update(&with(&["spec", "podCIDR"], json!("10.0.0.0/24"))), Ok(()));
+    for (label, allowed) in [
+        ("mine", true),
+        ("example.com/x", true),
+        ("notkubernetes.io/x", true),
+        ("kubernetes.io/hostname", true),
+        ("topology.kubernetes.io/zone", true),
+        ("node.kubernetes.io/anything", true),
+        ("node-role.kubernetes.io/master", false),
+        ("x.k8s.io/y", false),
+        ("node-restriction.kubernetes.io/a", false),
+        ("x.node-restriction.kubernetes.io/a", false),
+    ] {
+        assert_eq!(
+            update(&with(&["metadata", "labels", label], json!("new"))).is_ok(),
+            allowed,
+            "{label}"
+        );
+        let fresh = json!({"metadata": {"labels": {label: "x"}}});
+        let create = Request {
+            new: Some(&fresh),
+            ..request(&user, "create", "nodes", "n1")
+        };
+        assert_eq!(check(&create).is_ok(), allowed, "create {label}");
+    }
+    // Removing a restricted label is a change too.
+    assert!(update(&json!({"metadata": {"name": "n1"}})).is_err());
+    // At creation a node may bring taints.
+    let tainted = json!({"metadata": {"name": "n1"}, "spec": {"taints": [{"key": "k"}]}});
+    assert_eq!(
+        check(&Request {
+            new: Some(&tainted),
+            ..request(&user, "create", "nodes", "n1")
+        }),
+        Ok(())
+    );
+}
+
+#[test]
+fn a_node_keeps_only_its_own_lease() {
+    let user = node_user();
+    for verb in ["get", "create", "update", "patch", "delete"] {
+        let own = request(&user, verb, "leases", "n1");
+        assert_eq!(check(&own), Ok(()), "{verb}");
+        assert!(check(&Request { name: "n2", ..own }).is_err());
+        assert!(
+            check(&Request {
+                namespace: "kube-system",
+                ..own
+            })
+            .is_err()
+        );
+    }
+    assert!(check(&request(&user, "list", "leases", "")).is_err());
+}
+
+#[test]
+fn a_node_reads_reports_and_deletes_its_own_pods() {
+    let user = node_user();
+    let (own, other) = (pod_on("n1"), pod_on("n2"));
+    let mut reported = own.clone();
+    reported["status"] = json!({"phase": "Running"});
+    for (verb, subresource) in [
+        ("get", ""),
+        ("delete", ""),
+        ("patch", "status"),
+        ("update", "status"),
+        ("create", "eviction"),
+    ] {
+        let with = |pod| Request {
+            subresource,
+            old: Some(pod),
+            ..request(&user, verb, "pods", "p")
+        };
+        assert_eq!(
+            check(&Request {
+                new: Some(&reported),
+                ..with(&own)
+            }),
+            Ok(()),
+            "{verb} {subresource}"
+        );
+        assert!(check(&with(&other)).is_err(), "{verb} {subresource}");
+        assert!(
+            check(&Request {
+                old: None,
+                ..with(&own)
+            })
+            .is_err(),
+            "{verb} {subresource}"
+        );
+    }
+    let mut relabelled = reported.clone();
+    relabelled["metadata"]["labels"]["app"] = json!("y");
+    let status = Request {
+        subresource: "status",
+        old: Some(&own),
+        ..request(&user, "patch", "pods", "p")
+    };
+    assert!(
+        check(&Request {
+            new: Some(&relabelled),
+            ..status
+        })
+        .is_err()
+    );
+    for verb in ["create", "update", "patch", "deletecollection"] {
+        let write = Request {
+            old: Some(&own),
+            new: Some(&own),
+            ..request(&user, verb, "pods", "p")
+        };
+        assert!(check(&write).is_err(), "{verb}");
+    }
+    assert!(
+        check(&Request {
+            subresource: "binding",
+            old: Some(&own),
+            ..request(&user, "create", "pods", "p")
+        })
+        .is_err()
+    );
+}
+
+#[test]
+fn listing_pods_needs_the_selector_of_its_own_node() {
+    let user = node_user();
+    for verb in ["list", "watch"] {
+        let list = request(&user, verb, "pods", "");
+        assert!(check(&list).is_err());
+        assert!(
+            check(&Request {
+                field_selector_node: Some("n2"),
+                ..list
+            })
+            .is_err()
+        );
+        assert_eq!(
+            check(&Request {
+                field_selector_node: Some("n1"),
+                ..list
+            }),
+            Ok(())
+        );
+    }
+    assert_eq!(check(&request(&user, "list", "services", "")), Ok(()));
+    assert_eq!(check(&request(&user, "get", "configmaps", "x")), Ok(()));
+}

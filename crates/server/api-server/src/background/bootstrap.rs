@@ -1,0 +1,147 @@
+//! What must exist before anybody can use the cluster?
+//!
+//! Namespaces, the default roles and the Service `default/kubernetes`. All of it is idempotent and only
+//! adds what is missing, so it runs at every start.
+
+use super::{internal, with_body};
+use crate::auth::bootstrap as roles;
+use crate::server::Server;
+use crate::write::{create, update};
+use http::Method;
+use pointsman_rules::allocation::first_address;
+use pointsman_rules::value::str_at;
+use pointsman_rules::{ApiError, Kind};
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+
+const NAMESPACES: &[&str] = &["default", "kube-system", "kube-public", "kube-node-lease"];
+
+/// Creates what is missing. `advertised` is where the server can be reached from pods, if anywhere.
+pub async fn run(server: &Server, advertised: Option<SocketAddr>) -> Result<(), ApiError> {
+    for name in NAMESPACES {
+        let object = json!({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": name}});
+        ensure(server, &object, |existing| {
+            existing.is_none().then(|| object.clone())
+        })
+        .await?;
+    }
+    for wanted in roles::defaults() {
+        ensure(server, &wanted, |existing| roles::reconcile(existing, &wanted)).await?;
+    }
+    let service = kubernetes_service(server);
+    ensure(server, &service, |existing| {
+        existing.is_none().then(|| service.clone())
+    })
+    .await?;
+    match advertised.filter(|address| !address.ip().is_loopback() && !address.ip().is_unspecified()) {
+        Some(address) => {
+            for wanted in endpoints(address) {
+                ensure(server, &wanted, |existing| with_addresses(existing, &wanted)).await?;
+            }
+        }
+        None => {
+            tracing::debug!("the server listens on loopback only, so default/kubernetes has no endpoints")
+        }
+    }
+    Ok(())
+}
+
+/// Brings one object to the state that `next` computes from the existing one; `None` leaves it alone.
+async fn ensure(
+    server: &Server,
+    wanted: &Value,
+    next: impl Fn(Option<&Value>) -> Option<Value>,
+) -> Result<(), ApiError> {
+    let (api_version, kind) = (str_at(wanted, &["apiVersion"]), str_at(wanted, &["kind"]));
+    let unknown = || ApiError::Internal(format!("{api_version} {kind} is not served"));
+    let kind = Kind::by_type(api_version, kind).ok_or_else(unknown)?;
+    let namespace = str_at(wanted, &["metadata", "namespace"]);
+    let name = str_at(wanted, &["metadata", "name"]);
+    let existing = server
+        .find(kind, namespace, name)
+        .ok()
+        .map(|object| object.value());
+    let Some(object) = next(existing.as_ref()) else {
+        return Ok(());
+    };
+    let done = if existing.is_some() {
+        let request = with_body(internal(Method::PUT, kind, namespace, Some(name)), &object);
+        update::put(server, &request, name).await
+    } else {
+        let request = with_body(internal(Method::POST, kind, namespace, None), &object);
+        create::create(server, &request).await
+    };
+    match done {
+        // Another server that shares the store was faster.
+        Ok(_) | Err(ApiError::AlreadyExists(_) | ApiError::BeingDeleted(_) | ApiError::Conflict { .. }) => {
+            Ok(())
+        }
+        // A stored object that cannot become the default one is the administrator's to mend; the
+        // server goes on without.
+        Err(error @ ApiError::Invalid { .. }) => {
+            tracing::error!(kind = kind.kind, name, %error, "a default object cannot be brought up to date");
+            Ok(())
+        }
+        Err(error) => {
+            tracing::error!(kind = kind.kind, name, %error, "cannot write a default object");
+            Err(error)
+        }
+    }
+}
+
+fn kubernetes_service(server: &Server) -> Value {
+    let address = server
+        .cluster
+        .service_ranges
+        .first()
+        .map(|range| first_address(*range).to_string());
+    json!({
+        "kind": "Service", "apiVersion": "v1",
+        "metadata": {
+            "name": "kubernetes", "namespace": "default",
+            "labels": {"component": "apiserver", "provider": "kubernetes"},
+        },
+        "spec": {
+            "clusterIP": address, "type": "ClusterIP", "sessionAffinity": "None",
+            "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": 6443}],
+        },
+    })
+}
+
+fn endpoints(address: SocketAddr) -> [Value; 2] {
+    let ip = address.ip().to_string();
+    let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
+    let port = json!({"name": "https", "port": address.port(), "protocol": "TCP"});
+    let metadata = |labels: Value| json!({"name": "kubernetes", "namespace": "default", "labels": labels});
+    [
+        json!({
+            "kind": "Endpoints", "apiVersion": "v1",
+            "metadata": metadata(json!({"endpointslice.kubernetes.io/skip-mirror": "true"})),
+            "subsets": [{"addresses": [{"ip": ip}], "ports": [port]}],
+        }),
+        json!({
+            "kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1",
+            "metadata": metadata(json!({"kubernetes.io/service-name": "kubernetes"})),
+            "addressType": family,
+            "endpoints": [{"addresses": [ip], "conditions": {"ready": true}}],
+            "ports": [port],
+        }),
+    ]
+}
+
+/// The wanted endpoints under the existing metadata; `None` if they are there already.
+fn with_addresses(existing: Option<&Value>, wanted: &Value) -> Option<Value> {
+    let Some(existing) = existing else {
+        return Some(wanted.clone());
+    };
+    let fields = ["subsets", "endpoints", "ports"];
+    if fields
+        .iter()
+        .all(|field| existing.get(field) == wanted.get(field))
+    {
+        return None;
+    }
+    let mut object = wanted.clone();
+    object["metadata"] = existing["metadata"].clone();
+    Some(object)
+}

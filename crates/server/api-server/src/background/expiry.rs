@@ -1,0 +1,103 @@
+//! Forgets what is old: events after their time, and history that nobody can still need.
+
+use super::internal;
+use crate::server::Server;
+use crate::write::delete::{DeleteOptions, delete_object};
+use http::Method;
+use jiff::Timestamp;
+use pointsman_rules::Kind;
+use pointsman_rules::value::str_at;
+use pointsman_store::Revision;
+use serde_json::Value;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How often events are looked over.
+const EVENT_SWEEP: Duration = Duration::from_secs(60);
+
+/// Deletes events that nobody has added to for `ttl`. Works for ever.
+pub async fn expire_events(server: Arc<Server>, ttl: Duration) {
+    let kind = Kind::by_resource("", "v1", "events").expect("a served kind");
+    loop {
+        tokio::time::sleep(EVENT_SWEEP.min(ttl)).await;
+        let now = Timestamp::now();
+        let events = server
+            .cache
+            .of(kind)
+            .list("", None, server.cache.applied())
+            .objects;
+        for event in events
+            .into_iter()
+            .filter(|event| expired(&event.value(), now, ttl))
+        {
+            let request = internal(Method::DELETE, kind, event.namespace(), Some(event.name()));
+            if let Err(error) = delete_object(&server, &request, event, &DeleteOptions::default()).await {
+                tracing::debug!(%error, "an old event stays for now");
+            }
+        }
+    }
+}
+
+fn expired(event: &Value, now: Timestamp, ttl: Duration) -> bool {
+    let paths: [&[&str]; 4] = [
+        &["metadata", "creationTimestamp"],
+        &["lastTimestamp"],
+        &["eventTime"],
+        &["series", "lastObservedTime"],
+    ];
+    let times = paths
+        .iter()
+        .filter_map(|path| str_at(event, path).parse::<Timestamp>().ok());
+    let Some(newest) = times.max() else { return false };
+    now.duration_since(newest).unsigned_abs() > ttl && now > newest
+}
+
+/// Compacts the store so that `keep` of history stays. Works for ever.
+pub async fn compact(server: Arc<Server>, keep: Duration) {
+    // Where the store was at past moments, oldest first.
+    let mut marks: VecDeque<(Instant, Revision)> = VecDeque::new();
+    let step = (keep / 10).max(Duration::from_millis(100));
+    loop {
+        marks.push_back((Instant::now(), server.cache.applied()));
+        tokio::time::sleep(step).await;
+        let mut target = None;
+        while let Some((_, revision)) = marks.front().filter(|(at, _)| at.elapsed() >= keep) {
+            target = Some(*revision);
+            marks.pop_front();
+        }
+        let Some(revision) = target.filter(|revision| revision.0 > 0) else {
+            continue;
+        };
+        let started = Instant::now();
+        match server.store.compact(revision).await {
+            Ok(()) => server.metrics.store_took("compact", started.elapsed()),
+            // Another server that shares the store was here before.
+            Err(pointsman_store::StoreError::Compacted { .. }) => {}
+            Err(error) => tracing::warn!(%error, revision = revision.0, "cannot compact the store"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn an_event_expires_after_its_last_sign_of_life() {
+        let now: Timestamp = "2026-01-01T02:00:00Z".parse().unwrap();
+        let hour = Duration::from_secs(3600);
+        let old = json!({"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"}});
+        assert!(expired(&old, now, hour));
+        let mut seen_again = old.clone();
+        seen_again["series"] = json!({"lastObservedTime": "2026-01-01T01:30:00.000001Z"});
+        assert!(!expired(&seen_again, now, hour));
+        assert!(!expired(&json!({}), now, hour));
+        assert!(!expired(
+            &json!({"lastTimestamp": "2027-01-01T00:00:00Z"}),
+            now,
+            hour
+        ));
+    }
+}

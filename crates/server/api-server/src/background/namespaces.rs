@@ -1,0 +1,90 @@
+//! Empties namespaces that are being deleted, then lets them go.
+
+use super::{internal, through, with_body};
+use crate::cache::object::Object;
+use crate::http::query::ListOptions;
+use crate::server::Server;
+use crate::write::delete::{DeleteOptions, delete_object};
+use crate::write::metadata::deleting;
+use crate::write::subresource;
+use http::Method;
+use pointsman_rules::kind::Subresource;
+use pointsman_rules::value::{list_at, set};
+use pointsman_rules::{ApiError, Kind};
+use serde_json::Value;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often a namespace whose contents take their time is looked at.
+const POLL: Duration = Duration::from_millis(300);
+
+/// Works for ever.
+pub async fn run(server: Arc<Server>) {
+    let namespaces = Kind::by_resource("", "v1", "namespaces").expect("a served kind");
+    let mut changed = server.cache.of(namespaces).subscribe();
+    loop {
+        let applied = server.cache.applied();
+        let all = server.cache.of(namespaces).list("", None, applied).objects;
+        let mut waiting = false;
+        for namespace in all {
+            if namespace.field("status.phase") != "Terminating" && !deleting(&namespace.value()) {
+                continue;
+            }
+            match terminate(&server, &namespace).await {
+                Ok(done) => waiting |= !done,
+                Err(error) => {
+                    tracing::warn!(namespace = namespace.name(), %error, "cannot empty the namespace yet");
+                    waiting = true;
+                }
+            }
+        }
+        if waiting {
+            tokio::time::sleep(POLL).await;
+        } else if changed.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Deletes what is left; returns whether nothing was.
+async fn terminate(server: &Server, namespace: &Object) -> Result<bool, ApiError> {
+    let mut left = 0;
+    for collection in server
+        .cache
+        .stored()
+        .filter(|collection| collection.kind.namespaced())
+    {
+        let request = internal(Method::DELETE, collection.kind, namespace.name(), None);
+        let options = ListOptions::parse(&request.query, false)?;
+        let contents = crate::read::snapshot(server, &request, &options).await?.objects;
+        for object in contents {
+            left += 1;
+            if deleting(&object.value()) {
+                continue;
+            }
+            match delete_object(server, &request, object, &DeleteOptions::default()).await {
+                Ok(_) | Err(ApiError::NotFound(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    if left == 0 {
+        finalize(server, namespace).await?;
+    }
+    Ok(left == 0)
+}
+
+async fn finalize(server: &Server, namespace: &Object) -> Result<(), ApiError> {
+    let mut object = namespace.value();
+    let kept = list_at(&object, &["spec", "finalizers"])
+        .iter()
+        .filter(|held| *held != "kubernetes");
+    let kept: Vec<Value> = kept.cloned().collect();
+    set(&mut object, &["spec", "finalizers"], kept);
+    let request = internal(Method::PUT, namespace.kind, "", Some(namespace.name()));
+    let request = through(with_body(request, &object), Subresource::Finalize);
+    match subresource::write(server, &request, Subresource::Finalize).await {
+        Ok(_) | Err(ApiError::NotFound(_) | ApiError::Conflict { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}

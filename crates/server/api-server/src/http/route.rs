@@ -1,0 +1,250 @@
+//! What does a path ask for?
+
+use pointsman_rules::Kind;
+use pointsman_rules::kind::Subresource;
+
+/// What a request path names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// `/version`.
+    Version,
+    /// `/healthz`, `/livez` or `/readyz`, with an optional single check.
+    Health {
+        /// `healthz`, `livez` or `readyz`.
+        probe: String,
+        /// The name of one check.
+        check: Option<String>,
+    },
+    /// `/metrics`.
+    Metrics,
+    /// `/`: the paths there are.
+    Root,
+    /// `/api`.
+    Api,
+    /// `/apis`.
+    Apis,
+    /// `/apis/<group>`.
+    Group(String),
+    /// `/api/v1` (empty group) or `/apis/<group>/<version>`.
+    GroupVersion(String, String),
+    /// `/openapi/v3`.
+    OpenApiIndex,
+    /// `/openapi/v3/api/v1` or `/openapi/v3/apis/<group>/<version>`.
+    OpenApi(String, String),
+    /// An object or a collection.
+    Resource(Target),
+    /// POST of an access review or similar virtual resource.
+    Review {
+        /// API group.
+        group: String,
+        /// Plural resource.
+        resource: String,
+        /// Namespace, for local reviews.
+        namespace: Option<String>,
+    },
+}
+
+/// The object or collection that a request is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The kind.
+    pub kind: &'static Kind,
+    /// The namespace; empty for cluster-wide kinds and for all namespaces.
+    pub namespace: String,
+    /// The object's name; `None` for the collection.
+    pub name: Option<String>,
+    /// The subresource.
+    pub subresource: Option<Subresource>,
+    /// Whether the path itself asks to watch, in the old `/watch/` form.
+    pub watch: bool,
+}
+
+/// Finds what `path` names; `None` if it names nothing that is served.
+pub fn route(path: &str) -> Option<Route> {
+    let segments: Option<Vec<String>> = path
+        .split('/')
+        .filter(|segment| !segment.is_empty())
+        .map(decode_segment)
+        .collect();
+    let segments = segments?;
+    let parts: Vec<&str> = segments.iter().map(String::as_str).collect();
+    match parts.as_slice() {
+        [] => Some(Route::Root),
+        ["version"] => Some(Route::Version),
+        ["metrics"] => Some(Route::Metrics),
+        [probe @ ("healthz" | "livez" | "readyz"), check @ ..] if check.len() <= 1 => Some(Route::Health {
+            probe: (*probe).into(),
+            check: check.first().map(|check| (*check).into()),
+        }),
+        ["openapi", "v3"] => Some(Route::OpenApiIndex),
+        ["openapi", "v3", "api", version] => Some(Route::OpenApi(String::new(), (*version).into())),
+        ["openapi", "v3", "apis", group, version] => Some(Route::OpenApi((*group).into(), (*version).into())),
+        ["api"] => Some(Route::Api),
+        ["apis"] => Some(Route::Apis),
+        ["apis", group] => Some(Route::Group((*group).into())),
+        ["api", version] => Some(Route::GroupVersion(String::new(), (*version).into())),
+        ["apis", group, version] => Some(Route::GroupVersion((*group).into(), (*version).into())),
+        ["api", version, rest @ ..] => resource("", version, rest),
+        ["apis", group, version, rest @ ..] => resource(group, version, rest),
+        _ => None,
+    }
+}
+
+/// Review resources: created, answered and never stored.
+pub const REVIEWS: &[(&str, &str)] = &[
+    ("authorization.k8s.io", "selfsubjectaccessreviews"),
+    ("authorization.k8s.io", "selfsubjectrulesreviews"),
+    ("authorization.k8s.io", "subjectaccessreviews"),
+    ("authorization.k8s.io", "localsubjectaccessreviews"),
+    ("authentication.k8s.io", "selfsubjectreviews"),
+];
+
+fn resource(group: &str, version: &str, rest: &[&str]) -> Option<Route> {
+    if let ["watch", rest @ ..] = rest {
+        return match resource(group, version, rest)? {
+            Route::Resource(target) => Some(Route::Resource(Target {
+                watch: true,
+                ..target
+            })),
+            _ => None,
+        };
+    }
+    let review = |resource: &str, namespace: Option<&str>| {
+        let known = version == "v1" && REVIEWS.contains(&(group, resource));
+        known.then(|| Route::Review {
+            group: group.into(),
+            resource: resource.into(),
+            namespace: namespace.map(Into::into),
+        })
+    };
+    let target = |namespace: &str, plural: &str, name: Option<&str>, subresource: Option<&str>| {
+        let kind = Kind::by_resource(group, version, plural)?;
+        // A namespace belongs in the path of namespaced kinds only, and only their whole collection
+        // can be named without one.
+        let whole = name.is_none() && subresource.is_none();
+        let placed = if kind.namespaced() {
+            !namespace.is_empty() || whole
+        } else {
+            namespace.is_empty()
+        };
+        if !placed {
+            return None;
+        }
+        let subresource = match subresource {
+            None => None,
+            Some(name) => Some(kind.subresources.iter().copied().find(|sub| sub.name() == name)?),
+        };
+        let name = name.map(str::to_owned);
+        Some(Route::Resource(Target {
+            kind,
+            namespace: namespace.into(),
+            name,
+            subresource,
+            watch: false,
+        }))
+    };
+    match rest {
+        // Namespaces are objects and path prefixes at once; their own subresources come first.
+        ["namespaces", name, sub @ ("status" | "finalize")] if group.is_empty() => {
+            target("", "namespaces", Some(name), Some(sub))
+        }
+        ["namespaces", namespace, "bindings"] if group.is_empty() => {
+            target(namespace, "pods", None, Some("binding"))
+        }
+        ["namespaces", namespace, plural] => {
+            review(plural, Some(namespace)).or_else(|| target(namespace, plural, None, None))
+        }
+        ["namespaces", namespace, plural, name] => target(namespace, plural, Some(name), None),
+        ["namespaces", namespace, plural, name, sub] => target(namespace, plural, Some(name), Some(sub)),
+        [plural] => review(plural, None).or_else(|| target("", plural, None, None)),
+        [plural, name] => target("", plural, Some(name), None),
+        [plural, name, sub] => target("", plural, Some(name), Some(sub)),
+        _ => None,
+    }
+}
+
+/// Undoes percent-encoding; `None` if the result is not UTF-8 or could be mistaken for a path.
+fn decode_segment(segment: &str) -> Option<String> {
+    let decoded = percent_encoding::percent_decode_str(segment)
+        .decode_utf8()
+        .ok()?
+        .into_owned();
+    (!decoded.contains('/') && decoded != "." && decoded != "..").then_some(decoded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(path: &str) -> Target {
+        match route(path) {
+            Some(Route::Resource(target)) => target,
+            other => panic!("{path} is {other:?}"),
+        }
+    }
+
+    #[test]
+    fn objects_collections_and_subresources_are_found() {
+        let pod = target("/api/v1/namespaces/a/pods/x/status");
+        assert_eq!(
+            (pod.kind.plural, pod.namespace.as_str(), pod.name.as_deref()),
+            ("pods", "a", Some("x"))
+        );
+        assert_eq!(pod.subresource, Some(Subresource::Status));
+        let pods = target("/api/v1/pods");
+        assert_eq!(
+            (pods.namespace.as_str(), pods.name, pods.watch),
+            ("", None, false)
+        );
+        assert_eq!(target("/api/v1/namespaces/a").name.as_deref(), Some("a"));
+        assert_eq!(
+            target("/api/v1/namespaces/a/finalize").subresource,
+            Some(Subresource::Finalize)
+        );
+        let deployments = target("/apis/apps/v1/namespaces/a/deployments");
+        assert_eq!(deployments.kind.qualified_plural(), "deployments.apps");
+        assert_eq!(target("/api/v1/nodes/n1").name.as_deref(), Some("n1"));
+        assert!(target("/api/v1/watch/namespaces/a/pods").watch);
+        let role = target("/apis/rbac.authorization.k8s.io/v1/clusterroles/system%3Anode");
+        assert_eq!(role.name.as_deref(), Some("system:node"));
+    }
+
+    #[test]
+    fn paths_that_name_nothing_are_refused() {
+        for path in [
+            "/api/v1/widgets",
+            "/api/v1/pods/x",
+            "/api/v1/namespaces/a/nodes",
+            "/api/v1/namespaces/a/nodes/n",
+            "/api/v1/namespaces/a/pods/x/exec",
+            "/api/v1/namespaces/a/pods/x/status/y",
+            "/apis/apps/v2/deployments",
+            "/api/v1/namespaces/a/pods/%2e%2e",
+            "/api/v1/namespaces/a/pods/x%2Fy",
+            "/api/v1/namespaces/a/pods/%ff",
+        ] {
+            assert_eq!(route(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn well_known_paths_are_found() {
+        assert_eq!(
+            route("/readyz/etcd"),
+            Some(Route::Health {
+                probe: "readyz".into(),
+                check: Some("etcd".into())
+            })
+        );
+        assert_eq!(
+            route("/openapi/v3/apis/apps/v1"),
+            Some(Route::OpenApi("apps".into(), "v1".into()))
+        );
+        assert_eq!(
+            route("/api/v1"),
+            Some(Route::GroupVersion("".into(), "v1".into()))
+        );
+        let review = route("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews").unwrap();
+        assert!(matches!(review, Route::Review { .. }));
+    }
+}

@@ -1,0 +1,102 @@
+//! Which keys and certificates does the server show and hand out, and who keeps them fresh?
+
+use crate::auth::kubeconfig;
+use crate::auth::pki::{Pki, ServingNames};
+use crate::auth::tls::{ServingCertificate, TlsFiles, server_config};
+use crate::config::Config;
+use crate::node_client;
+use crate::run::StartError;
+use pointsman_rules::allocation::first_address;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// How often certificates are looked at; they are renewed long before they end.
+const CHECK: Duration = Duration::from_secs(12 * 3600);
+
+/// What certificates are made for.
+pub struct Identities {
+    data_dir: PathBuf,
+    address: SocketAddr,
+    names: ServingNames,
+    own_files: Option<(PathBuf, PathBuf)>,
+    client_ca_file: Option<PathBuf>,
+}
+
+impl Identities {
+    /// Identities for a server that listens on `address`.
+    pub fn new(config: &Config, address: SocketAddr) -> Self {
+        let first: Vec<IpAddr> = config
+            .cluster
+            .service_ranges
+            .iter()
+            .map(|range| first_address(*range))
+            .collect();
+        let reachable: Vec<IpAddr> = std::iter::once(address.ip())
+            .chain(config.also_listen.iter().map(SocketAddr::ip))
+            .chain(config.advertise)
+            .collect();
+        Self {
+            data_dir: config.data_dir.clone(),
+            address,
+            names: ServingNames::new(&reachable, &first, &config.extra_sans),
+            own_files: config.tls_files.clone(),
+            client_ca_file: config.client_ca_file.clone(),
+        }
+    }
+
+    /// Makes what is missing or about to end, writes the kubeconfigs of all roles, and returns the TLS
+    /// configuration, the handle that renews it, and the administrator's kubeconfig.
+    pub fn prepare(
+        &self,
+    ) -> Result<(Arc<rustls::ServerConfig>, Arc<ServingCertificate>, PathBuf), StartError> {
+        let (files, kubeconfig) = self.write()?;
+        let (tls, serving) = server_config(&files)?;
+        Ok((tls, serving, kubeconfig))
+    }
+
+    /// Renews certificates and picks up files that were replaced. Works for ever.
+    pub async fn keep_fresh(self, serving: Arc<ServingCertificate>) {
+        loop {
+            tokio::time::sleep(CHECK).await;
+            let renewed = self.write().and_then(|(files, _)| Ok(serving.reload(&files)?));
+            if let Err(error) = renewed {
+                let error: &dyn std::error::Error = &error;
+                tracing::error!(error, "cannot renew certificates; the present ones stay in use");
+            }
+        }
+    }
+
+    fn write(&self) -> Result<(TlsFiles, PathBuf), StartError> {
+        let now = SystemTime::now();
+        let pki = Pki::open(&self.data_dir.join("pki"), now)?;
+        let (certificate, key) = match &self.own_files {
+            Some(files) => files.clone(),
+            None => {
+                let pair = pki.serving(&self.names, now)?;
+                (pair.certificate_path.clone(), pair.key_path.clone())
+            }
+        };
+        let serving_ca = match &self.own_files {
+            Some((path, _)) => std::fs::read_to_string(path).map_err(|source| StartError::File {
+                path: path.clone(),
+                source,
+            })?,
+            None => pki.ca_pem().to_owned(),
+        };
+        pki.client(node_client::STEM, &node_client::identity(), now)?;
+        let mut client_authorities = vec![pki.ca_path()];
+        client_authorities.extend(self.client_ca_file.clone());
+        let url = kubeconfig::local_url(self.address);
+        let roles = kubeconfig::write_roles(&pki, &self.data_dir, &url, &serving_ca, now)?;
+        Ok((
+            TlsFiles {
+                certificate,
+                key,
+                client_authorities,
+            },
+            roles.admin,
+        ))
+    }
+}

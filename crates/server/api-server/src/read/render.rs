@@ -1,0 +1,179 @@
+//! How does an object look in the form the client asked for?
+
+use crate::cache::object::Object;
+use crate::http::negotiate::Form;
+use crate::stored::{EventType, LINE_END};
+use bytes::{BufMut, Bytes, BytesMut};
+use jiff::Timestamp;
+use pointsman_rules::table::{self, IncludeObject};
+use pointsman_rules::{Kind, event_views};
+use pointsman_store::Revision;
+use serde_json::{Value, json};
+
+/// Turns objects into bytes for one request.
+#[derive(Clone, Debug)]
+pub struct Renderer {
+    /// The kind that the client asked for, which may be a view of the stored one.
+    pub kind: &'static Kind,
+    /// The form of the answer.
+    pub form: Form,
+    /// How much of the object goes into a table row.
+    pub include: IncludeObject,
+}
+
+/// What a watcher is shown of a change.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown<'a> {
+    /// Whether the object enters, changes within or leaves the watched set.
+    pub event: EventType,
+    /// The version that is shown.
+    pub object: &'a Object,
+    /// The revision under which an older version is shown.
+    pub at: Option<Revision>,
+}
+
+impl Renderer {
+    /// The object as it is, or as the asked-for view of it.
+    pub fn value(&self, object: &Object) -> Value {
+        self.view(object.value())
+    }
+
+    /// A stored value as the asked-for view of it.
+    pub fn view(&self, mut value: Value) -> Value {
+        if self.kind.stored_as.is_some() {
+            event_views::from_core(&mut value);
+        }
+        value
+    }
+
+    /// One object alone.
+    pub fn object(&self, object: &Object) -> Bytes {
+        match self.form {
+            _ if self.plain() => object.json(),
+            _ => self.formed(self.value(object), Timestamp::now()),
+        }
+    }
+
+    /// A value that may not be stored (a dry run, a subresource), in the form asked for.
+    pub fn formed(&self, value: Value, now: Timestamp) -> Bytes {
+        let value = match self.form {
+            Form::Table => {
+                let metadata = json!({"resourceVersion": value["metadata"]["resourceVersion"]});
+                table::table(self.kind, std::iter::once(&value), self.include, metadata, now)
+            }
+            Form::PartialMetadata => table::partial_metadata(&value),
+            Form::Json | Form::AggregatedDiscovery => value,
+        };
+        to_bytes(&value)
+    }
+
+    /// A list of objects.
+    pub fn list<T: AsRef<Object>>(&self, objects: &[T], metadata: Value) -> Vec<Bytes> {
+        let now = Timestamp::now();
+        let metadata_text = metadata.to_string();
+        match self.form {
+            Form::Table => {
+                let values: Vec<Value> = objects.iter().map(|object| self.value(object.as_ref())).collect();
+                let table = table::table(self.kind, values.iter(), self.include, metadata, now);
+                vec![to_bytes(&table)]
+            }
+            Form::PartialMetadata => {
+                let items = objects
+                    .iter()
+                    .map(|object| to_bytes(&table::partial_metadata(&self.value(object.as_ref()))));
+                joined(
+                    "PartialObjectMetadataList",
+                    "meta.k8s.io/v1",
+                    &metadata_text,
+                    items,
+                )
+            }
+            Form::Json | Form::AggregatedDiscovery => {
+                let items = objects.iter().map(|object| match self.kind.stored_as {
+                    None => object.as_ref().json(),
+                    Some(_) => to_bytes(&self.value(object.as_ref())),
+                });
+                let list_kind = format!("{}List", self.kind.kind);
+                joined(&list_kind, &self.kind.api_version(), &metadata_text, items)
+            }
+        }
+    }
+
+    /// A watch line. `first` is whether no line was sent before (tables name their columns once).
+    pub fn line(&self, shown: &Shown<'_>, first: bool, out: &mut BytesMut) {
+        let json = match shown.at {
+            None => shown.object.json(),
+            Some(revision) => shown.object.json_at(revision),
+        };
+        out.put_slice(shown.event.line_start().as_bytes());
+        if self.plain() {
+            out.put(json);
+        } else {
+            let value = self.view(serde_json::from_slice(&json).expect("checked when it was read"));
+            let value = match self.form {
+                Form::Table => {
+                    table::table_event_object(self.kind, &value, self.include, first, Timestamp::now())
+                }
+                Form::PartialMetadata => table::partial_metadata(&value),
+                Form::Json | Form::AggregatedDiscovery => value,
+            };
+            out.put(to_bytes(&value));
+        }
+        out.put_slice(LINE_END.as_bytes());
+    }
+
+    /// The ready-made line of a change, where nothing has to be rendered.
+    pub fn ready_line(&self, shown: &Shown<'_>) -> Option<Bytes> {
+        if self.plain() && shown.at.is_none() {
+            shown.object.line(shown.event)
+        } else {
+            None
+        }
+    }
+
+    fn plain(&self) -> bool {
+        self.form == Form::Json && self.kind.stored_as.is_none()
+    }
+
+    /// A bookmark line: nothing but a resource version.
+    pub fn bookmark(&self, revision: Revision, initial_end: bool) -> Bytes {
+        let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
+        if initial_end {
+            metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        }
+        let object = match self.form {
+            Form::Table => json!({
+                "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
+                "columnDefinitions": [], "rows": [],
+            }),
+            Form::PartialMetadata => {
+                json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata})
+            }
+            _ => json!({"kind": self.kind.kind, "apiVersion": self.kind.api_version(), "metadata": metadata}),
+        };
+        Bytes::from(format!("{{\"type\":\"BOOKMARK\",\"object\":{object}}}\n"))
+    }
+}
+
+fn joined(
+    kind: &str,
+    api_version: &str,
+    metadata: &str,
+    items: impl ExactSizeIterator<Item = Bytes>,
+) -> Vec<Bytes> {
+    let mut pieces = Vec::with_capacity(items.len() * 2 + 2);
+    let head = format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{metadata},"items":["#);
+    pieces.push(Bytes::from(head));
+    for (at, item) in items.enumerate() {
+        if at > 0 {
+            pieces.push(Bytes::from_static(b","));
+        }
+        pieces.push(item);
+    }
+    pieces.push(Bytes::from_static(b"]}\n"));
+    pieces
+}
+
+fn to_bytes(value: &Value) -> Bytes {
+    Bytes::from(serde_json::to_vec(value).expect("JSON values serialize"))
+}

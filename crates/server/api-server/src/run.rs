@@ -1,0 +1,284 @@
+//! How does the server start and stop?
+
+use crate::access::PolicyIndex;
+use crate::auth::flow::{FlowControl, Limits};
+use crate::auth::tokens::Tokens;
+use crate::auth::{Authenticator, files};
+use crate::background::{aggregation, announce, bootstrap, expiry, garbage::Collector, namespaces, repair};
+use crate::cache::collection::Window;
+use crate::cache::{Cache, Observer};
+use crate::config::{Config, StoreChoice};
+use crate::identities::Identities;
+use crate::metrics::Metrics;
+use crate::node_client::NodeClient;
+use crate::server::Server;
+use crate::settings::Settings;
+use crate::{keys, listen};
+use bytes::Bytes;
+use pointsman_store::embedded::{EmbeddedStore, Options};
+use pointsman_store::etcd::{self, EtcdStore};
+use pointsman_store::{Op, Store, Transaction};
+use pointsman_telemetry::{BuildInfo, Registry, register_process};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// How long a start waits for events before it makes one.
+const NEWS: Duration = Duration::from_millis(500);
+
+/// Why the server could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The data directory cannot be used.
+    #[error("cannot use the data directory {path}")]
+    DataDir {
+        /// Which directory.
+        path: PathBuf,
+        /// What went wrong.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A file that a flag names cannot be read.
+    #[error("cannot read {path}")]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// What went wrong.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The store cannot be opened or read.
+    #[error("cannot open the store")]
+    Store(#[from] pointsman_store::StoreError),
+    /// Keys or certificates cannot be made or read.
+    #[error("cannot prepare keys and certificates")]
+    Pki(#[from] crate::auth::pki::PkiError),
+    /// The serving certificate cannot be used.
+    #[error("cannot serve TLS")]
+    Tls(#[from] crate::auth::tls::TlsError),
+    /// The token file cannot be read.
+    #[error("cannot read the token file")]
+    Tokens(#[from] crate::auth::tokens::TokenFileError),
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// Which address.
+        address: SocketAddr,
+        /// What went wrong.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The default objects cannot be written.
+    #[error("cannot create the default objects: {0}")]
+    Bootstrap(pointsman_rules::ApiError),
+}
+
+/// A running server.
+pub struct Running {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// The administrator's kubeconfig.
+    pub kubeconfig: PathBuf,
+    /// How many objects the store held at start.
+    pub objects: usize,
+    server: Arc<Server>,
+    accepting: Vec<JoinHandle<()>>,
+    background: Vec<JoinHandle<()>>,
+}
+
+impl Running {
+    /// Ends watches, lets open requests finish and stops.
+    pub async fn stop(self) {
+        self.server.stop.send_replace(true);
+        for listener in self.accepting {
+            let _ = listener.await;
+        }
+        self.background.iter().for_each(JoinHandle::abort);
+        for task in self.background {
+            let _ = task.await;
+        }
+    }
+}
+
+/// Starts a server and returns once it is ready.
+pub async fn start(config: Config) -> Result<Running, StartError> {
+    let bad_dir = |source| StartError::DataDir {
+        path: config.data_dir.clone(),
+        source,
+    };
+    files::private_dir(&config.data_dir).map_err(bad_dir)?;
+    let store = open_store(&config).await?;
+    let registry = Registry::new();
+    register_process(
+        &registry,
+        BuildInfo {
+            version: env!("CARGO_PKG_VERSION"),
+            revision: "",
+            role: "apiserver",
+        },
+    );
+    let settings = Arc::new(Settings::new(config.tolerations, &registry));
+    let policy = Arc::new(PolicyIndex::default());
+    let collector = Arc::new(Collector::default());
+    let observers: Vec<Arc<dyn Observer>> = vec![policy.clone(), settings.clone(), collector.clone()];
+    let cache = Arc::new(Cache::new(Window::default(), observers));
+    let metrics = Metrics::new(registry);
+    metrics.watch_cache(cache.clone());
+    let flow = FlowControl::new(Limits {
+        reads: config.max_requests_inflight,
+        writes: config.max_mutating_requests_inflight,
+        ..Limits::default()
+    });
+    flow.register(&metrics.registry);
+    let tokens = config
+        .token_file
+        .as_deref()
+        .map(Tokens::read)
+        .transpose()?
+        .unwrap_or_default();
+    let server = Arc::new(Server {
+        store,
+        cache,
+        cluster: config.cluster.clone(),
+        gates: config.gates.clone(),
+        settings,
+        authenticator: Authenticator::new(tokens, config.anonymous),
+        policy,
+        flow: flow.clone(),
+        metrics,
+        nodes: NodeClient::new(&config.data_dir.join("pki")),
+        bootstrapped: AtomicBool::new(false),
+        stop: watch::Sender::new(false),
+    });
+    let mut background = vec![follow(&server).await?];
+    let objects = server.cache.stored().map(|collection| collection.count()).sum();
+
+    let (address, listeners) = bind(&config).await?;
+    let identities = Identities::new(&config, address);
+    let (tls, serving, kubeconfig) = identities.prepare()?;
+    // The port answers from here on; `/readyz` says no until the default objects are there.
+    let accept = |listener| tokio::spawn(listen::run(server.clone(), listener, tls.clone()));
+    let accepting = listeners.into_iter().map(accept).collect();
+
+    let advertised = config
+        .advertise
+        .map_or(address, |ip| SocketAddr::new(ip, address.port()));
+    repair::run(&server).await.map_err(StartError::Bootstrap)?;
+    bootstrap::run(&server, Some(advertised))
+        .await
+        .map_err(StartError::Bootstrap)?;
+    background.push(tokio::spawn(collector.run(server.clone())));
+    background.push(tokio::spawn(namespaces::run(server.clone())));
+    background.push(tokio::spawn(expiry::expire_events(
+        server.clone(),
+        config.event_ttl,
+    )));
+    background.push(tokio::spawn(expiry::compact(
+        server.clone(),
+        config.compaction_interval,
+    )));
+    background.push(tokio::spawn(identities.keep_fresh(serving)));
+    background.push(tokio::spawn(aggregation::run(server.clone())));
+    background.push(tokio::spawn(announce::run(server.clone())));
+    server.bootstrapped.store(true, Ordering::Release);
+    Ok(Running {
+        address,
+        kubeconfig,
+        objects,
+        server,
+        accepting,
+        background,
+    })
+}
+
+/// Listens everywhere, and says where first.
+async fn bind(config: &Config) -> Result<(SocketAddr, Vec<TcpListener>), StartError> {
+    let failed = |address| move |source| StartError::Listen { address, source };
+    let first = TcpListener::bind(config.listen)
+        .await
+        .map_err(failed(config.listen))?;
+    let address = first.local_addr().map_err(failed(config.listen))?;
+    let mut listeners = vec![first];
+    for also in &config.also_listen {
+        let port = if also.port() == 0 {
+            address.port()
+        } else {
+            also.port()
+        };
+        let also = SocketAddr::new(also.ip(), port);
+        listeners.push(TcpListener::bind(also).await.map_err(failed(also))?);
+    }
+    Ok((address, listeners))
+}
+
+async fn open_store(config: &Config) -> Result<Arc<dyn Store>, StartError> {
+    Ok(match &config.store {
+        StoreChoice::Embedded => {
+            let dir = config.data_dir.join("store");
+            // The only watch is the cache's, which is never far behind and remembers changes itself.
+            let options = Options {
+                window_bytes: 8 << 20,
+                ..Options::default()
+            };
+            let opened = tokio::task::spawn_blocking(move || EmbeddedStore::open(&dir, options)).await;
+            Arc::new(opened.expect("opening does not panic")?)
+        }
+        StoreChoice::Etcd {
+            endpoints,
+            prefix,
+            ca_file,
+            cert_file,
+            key_file,
+        } => {
+            let read = |path: &PathBuf| {
+                std::fs::read(path).map_err(|source| StartError::File {
+                    path: path.clone(),
+                    source,
+                })
+            };
+            let identity = match cert_file.as_ref().zip(key_file.as_ref()) {
+                Some((cert, key)) => Some((read(cert)?, read(key)?)),
+                None => None,
+            };
+            let options = etcd::Options {
+                endpoints: endpoints.clone(),
+                prefix: prefix.clone(),
+                ca: ca_file.as_ref().map(read).transpose()?,
+                identity,
+                ask_progress: None,
+            };
+            Arc::new(EtcdStore::connect(options).await?)
+        }
+    })
+}
+
+/// Fills the cache and keeps it up.
+async fn follow(server: &Arc<Server>) -> Result<JoinHandle<()>, StartError> {
+    let newest = server.store.revision().await?;
+    let from = server.cache.load(&*server.store).await?;
+    let follower = server.clone();
+    let task = tokio::spawn(async move { follower.cache.follow(&*follower.store, from).await });
+    let caught_up = tokio::time::timeout(NEWS, server.cache.wait_for(newest)).await;
+    if caught_up.is_err() {
+        // The last revisions hold nothing of ours, as in an etcd that is new or shared, and etcd may take
+        // ten minutes to say so. News of our own comes at once.
+        let news = Op::Put(
+            keys::STARTED.into(),
+            Bytes::from_static(env!("CARGO_PKG_VERSION").as_bytes()),
+        );
+        let transaction = Transaction {
+            expect: Vec::new(),
+            ops: vec![news],
+        };
+        if let Err(error) = server.store.commit(transaction).await {
+            tracing::warn!(%error, "cannot write to the store, waiting for its own news");
+        }
+        server.cache.wait_for(newest).await;
+    }
+    Ok(task)
+}

@@ -1,0 +1,139 @@
+//! What do all requests share?
+
+use crate::access::PolicyIndex;
+use crate::auth::Authenticator;
+use crate::auth::flow::FlowControl;
+use crate::cache::Cache;
+use crate::cache::object::Object;
+use crate::keys;
+use crate::metrics::Metrics;
+use crate::node_client::NodeClient;
+use crate::read::not_found;
+use crate::request::Request;
+use crate::settings::Settings;
+use jiff::Timestamp;
+use pointsman_rules::decode::{self, BodyFormat};
+use pointsman_rules::strategy::{ClusterSettings, Context};
+use pointsman_rules::{ApiError, FeatureGates, Kind, schema};
+use pointsman_store::{Store, StoreError};
+use serde_json::Value;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use tokio::sync::watch;
+
+/// The state behind every request.
+pub struct Server {
+    /// Where objects live.
+    pub store: Arc<dyn Store>,
+    /// What the store holds, close at hand.
+    pub cache: Arc<Cache>,
+    /// Ranges of Services.
+    pub cluster: ClusterSettings,
+    /// Which optional behaviours are on.
+    pub gates: FeatureGates,
+    /// What can change while the server runs.
+    pub settings: Arc<Settings>,
+    /// Who is who.
+    pub authenticator: Authenticator,
+    /// Who may do what.
+    pub policy: Arc<PolicyIndex>,
+    /// How many requests may run at once.
+    pub flow: FlowControl,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// How nodes are asked for logs.
+    pub nodes: NodeClient,
+    /// Whether the default objects are there.
+    pub bootstrapped: AtomicBool,
+    /// Turns true when the server shuts down.
+    pub stop: watch::Sender<bool>,
+}
+
+impl Server {
+    /// Turns true when the server shuts down.
+    pub fn stopping(&self) -> watch::Receiver<bool> {
+        self.stop.subscribe()
+    }
+
+    /// What rules may depend on.
+    pub fn context(&self, now: Timestamp) -> Context<'_> {
+        Context {
+            now,
+            gates: &self.gates,
+            cluster: &self.cluster,
+        }
+    }
+
+    /// An object from the cache.
+    pub fn find(&self, kind: &'static Kind, namespace: &str, name: &str) -> Result<Arc<Object>, ApiError> {
+        self.cache
+            .of(kind)
+            .get(&keys::local(namespace, name))
+            .ok_or_else(|| not_found(kind, name))
+    }
+
+    /// The object in a request's body, with warnings about its fields.
+    pub fn decode_body(&self, request: &Request) -> Result<(Value, Vec<String>), ApiError> {
+        let kind = request.target.kind;
+        let format = BodyFormat::from_content_type(Some(&request.content_type))?;
+        let shape = schema::of(kind);
+        let validation = request.field_validation()?;
+        let decoded = decode::decode(&request.body, format, shape)?;
+        for (field, wanted) in [("kind", kind.kind.to_owned()), ("apiVersion", kind.api_version())] {
+            let stated = pointsman_rules::value::str_at(&decoded.object, &[field]);
+            if !stated.is_empty() && stated != wanted {
+                let why = format!(
+                    "the {field} in the data ({stated}) does not match the expected {field} ({wanted})"
+                );
+                return Err(ApiError::BadRequest(why));
+            }
+        }
+        validation.apply(decoded, shape)
+    }
+
+    /// A store failure as clients see it.
+    pub fn store_error(&self, error: &StoreError) -> ApiError {
+        match error {
+            StoreError::Full => ApiError::Unavailable(
+                "the store has no space left: nothing was written; free disk space on the API server's machine".into(),
+            ),
+            StoreError::Unavailable(why) => ApiError::Timeout {
+                message: format!("the store cannot be reached, the write may or may not have happened: {why}"),
+                cause: None,
+                retry_after_seconds: 1,
+            },
+            StoreError::Compacted { .. } => {
+                ApiError::Expired { message: error.to_string(), fresh_continue: None }
+            }
+            StoreError::Invalid(why) => ApiError::TooLarge(why.clone()),
+            StoreError::Future { .. } | StoreError::Damaged(_) => {
+                tracing::error!(%error, "the store failed");
+                ApiError::Internal(error.to_string())
+            }
+        }
+    }
+
+    /// A refusal for a moment.
+    pub fn busy(&self, what: &str) -> ApiError {
+        ApiError::TooManyRequests {
+            message: format!("{what}; try again"),
+            retry_after_seconds: 1,
+            cause: None,
+        }
+    }
+
+    /// A fresh object identity.
+    pub fn new_uid(&self) -> String {
+        uuid::Uuid::new_v4().to_string()
+    }
+
+    /// A random number below `below`.
+    pub fn random_below(&self, below: u64) -> u64 {
+        if below == 0 { 0 } else { fastrand::u64(..below) }
+    }
+
+    /// A random number in [0, 1).
+    pub fn random_unit(&self) -> f64 {
+        fastrand::f64()
+    }
+}

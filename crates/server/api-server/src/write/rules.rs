@@ -1,0 +1,104 @@
+//! Which rules does an object pass on its way into the store?
+//!
+//! The order is upstream's: defaulting, admission that changes, preparation, validation, admission that
+//! refuses.
+
+use crate::request::Request;
+use crate::server::Server;
+use crate::write::metadata;
+use pointsman_rules::status::Subject;
+use pointsman_rules::strategy::{self, Part};
+use pointsman_rules::value::str_at;
+use pointsman_rules::{ApiError, Kind, admission, meta};
+use serde_json::Value;
+
+impl Server {
+    /// Takes a decoded, placed object through the rules for creation.
+    pub fn admit_create(&self, request: &Request, object: &mut Value) -> Result<Vec<String>, ApiError> {
+        let kind = request.target.kind;
+        let strategy = strategy::of(kind);
+        let context = self.context(request.now);
+        strategy.default(object, &context);
+        self.admit_into_namespace(kind, object)?;
+        match (kind.group, kind.kind) {
+            ("", "Pod") => {
+                let seconds = self.settings.tolerations();
+                admission::tolerations::add_default_tolerations(object, seconds);
+            }
+            ("", "Node") => admission::node_taint::taint_new_node(object),
+            _ => {}
+        }
+        metadata::prepare_create(object, self.new_uid(), strategy.first_generation(), request.now);
+        strategy.prepare_create(object, &context);
+        let mut errors = meta::validate_meta(object, kind, strategy.name_rule(), "metadata");
+        errors.extend(strategy.validate_create(object, &context));
+        if !errors.is_empty() {
+            return Err(ApiError::invalid(
+                kind,
+                str_at(object, &["metadata", "name"]),
+                errors,
+            ));
+        }
+        self.may_write(request, None, Some(object))?;
+        Ok(strategy.warnings(object))
+    }
+
+    /// Takes a changed object through the rules for updates.
+    pub fn admit_update(
+        &self,
+        request: &Request,
+        new: &mut Value,
+        old: &Value,
+        revision: &str,
+        part: Part,
+    ) -> Result<Vec<String>, ApiError> {
+        let kind = request.target.kind;
+        let strategy = strategy::of(kind);
+        let context = self.context(request.now);
+        metadata::prepare_update(new, old, kind, revision)?;
+        strategy.default(new, &context);
+        strategy.prepare_update(new, old, part, &context);
+        if strategy.bumps_generation(new, old) {
+            metadata::bump_generation(new);
+        }
+        let mut errors = meta::validate_meta(new, kind, strategy.name_rule(), "metadata");
+        errors.extend(meta::validate_meta_update(new, old));
+        errors.extend(strategy.validate_update(new, old, part, &context));
+        if !errors.is_empty() {
+            return Err(ApiError::invalid(
+                kind,
+                str_at(old, &["metadata", "name"]),
+                errors,
+            ));
+        }
+        self.may_write(request, Some(old), Some(new))?;
+        Ok(strategy.warnings(new))
+    }
+
+    /// Objects can only be created in namespaces that exist and stay.
+    fn admit_into_namespace(&self, kind: &'static Kind, object: &Value) -> Result<(), ApiError> {
+        if !kind.namespaced() {
+            return Ok(());
+        }
+        let namespace = str_at(object, &["metadata", "namespace"]);
+        let namespaces = Kind::by_resource("", "v1", "namespaces").expect("a served kind");
+        let Some(found) = self.cache.of(namespaces).get(namespace) else {
+            return Err(ApiError::NotFound(Subject::new(namespaces, namespace)));
+        };
+        let terminating = found.field("status.phase") == "Terminating" || metadata::deleting(&found.value());
+        if !terminating {
+            return Ok(());
+        }
+        let why =
+            format!("unable to create new content in namespace {namespace} because it is being terminated");
+        Err(ApiError::Forbidden {
+            subject: Subject::new(kind, str_at(object, &["metadata", "name"])),
+            why,
+            cause: Some((
+                "NamespaceTerminating".into(),
+                format!("namespace {namespace} is being terminated"),
+                "metadata.namespace".into(),
+            )),
+        })
+    }
+}

@@ -1,0 +1,139 @@
+//! Subresources that write: scale, binding, eviction, finalize.
+
+use super::delete::{DeleteOptions, delete_object};
+use super::update::{Through, find_newest, update};
+use crate::read::not_found;
+use crate::reply::Reply;
+use crate::request::Request;
+use crate::server::Server;
+use http::Method;
+use pointsman_rules::decode::{self, BodyFormat};
+use pointsman_rules::kind::Subresource;
+use pointsman_rules::patch::{self, PatchType};
+use pointsman_rules::schema::{self, ObjectType};
+use pointsman_rules::strategy::pod;
+use pointsman_rules::value::{at, set, str_at};
+use pointsman_rules::{ApiError, scale};
+use serde_json::{Value, json};
+
+/// Writes through a subresource other than `status`.
+pub async fn write(server: &Server, request: &Request, subresource: Subresource) -> Result<Reply, ApiError> {
+    let name = request.target.name.as_deref();
+    match (subresource, &request.method, name) {
+        (Subresource::Scale, &Method::PUT | &Method::PATCH, Some(name)) => {
+            put_scale(server, request, name).await
+        }
+        (Subresource::Binding, &Method::POST, _) => bind(server, request).await,
+        (Subresource::Eviction, &Method::POST, Some(name)) => evict(server, request, name).await,
+        (Subresource::Finalize, &Method::PUT, Some(name)) => finalize(server, request, name).await,
+        _ => Err(ApiError::MethodNotAllowed(format!(
+            "{} is not supported on {}/{}",
+            request.method,
+            request.target.kind.plural,
+            subresource.name()
+        ))),
+    }
+}
+
+async fn put_scale(server: &Server, request: &Request, name: &str) -> Result<Reply, ApiError> {
+    let kind = request.target.kind;
+    let patched = |old: &Value| -> Result<Value, ApiError> {
+        let shown = scale::scale_of(old, kind);
+        if request.method == Method::PUT {
+            return decode_as(request, "autoscaling", "Scale");
+        }
+        let patch_type = PatchType::from_content_type(&request.content_type, kind)?;
+        Ok(patch::apply(patch_type, &request.body, &shown, shape("autoscaling", "Scale"))?.object)
+    };
+    let reply = update(server, request, name, Vec::new(), Through::Strategy, &|old| {
+        let scaled = patched(old)?;
+        let mut new =
+            scale::apply_scale(old, &scaled).map_err(|errors| ApiError::invalid(kind, name, errors))?;
+        // The Scale's version is its parent's; without one the last writer wins.
+        match at(&scaled, &["metadata", "resourceVersion"]) {
+            Some(version) => set(&mut new, &["metadata", "resourceVersion"], version.clone()),
+            None => set(&mut new, &["metadata", "resourceVersion"], ""),
+        }
+        Ok((new, Vec::new()))
+    })
+    .await?;
+    let found = find_newest(server, request, name)
+        .await?
+        .ok_or_else(|| not_found(kind, name))?;
+    let mut shown = scale::scale_of(&found.value(), kind);
+    if request.query.dry_run()? {
+        let dry = patched(&found.value())?;
+        shown["spec"] = dry["spec"].clone();
+    }
+    Ok(Reply::json(200, shown).with_warnings(reply.warnings))
+}
+
+async fn bind(server: &Server, request: &Request) -> Result<Reply, ApiError> {
+    let binding = decode_as(request, "", "Binding")?;
+    let stated = str_at(&binding, &["metadata", "name"]);
+    let name = request.target.name.as_deref().unwrap_or(stated);
+    if name.is_empty() || (!stated.is_empty() && stated != name) {
+        let why = format!("the binding names pod {stated:?}, the URL names {name:?}");
+        return Err(ApiError::BadRequest(why));
+    }
+    update(server, request, name, Vec::new(), Through::Subresource, &|old| {
+        Ok((pod::binding::bind(old, &binding, request.now)?, Vec::new()))
+    })
+    .await?;
+    Ok(success(201))
+}
+
+async fn evict(server: &Server, request: &Request, name: &str) -> Result<Reply, ApiError> {
+    let eviction = decode_as(request, "policy", "Eviction")?;
+    let mut options = request.clone();
+    options.body = match at(&eviction, &["deleteOptions"]) {
+        Some(nested) => nested.to_string().into(),
+        None => bytes::Bytes::new(),
+    };
+    options.content_type = "application/json".into();
+    let options = DeleteOptions::parse(&options)?;
+    let found = find_newest(server, request, name).await?;
+    let object = found.ok_or_else(|| not_found(request.target.kind, name))?;
+    if !options.dry_run {
+        update(server, request, name, Vec::new(), Through::Subresource, &|old| {
+            Ok((pod::binding::evict(old, &eviction, request.now)?, Vec::new()))
+        })
+        .await?;
+    }
+    let object = find_newest(server, request, name).await?.unwrap_or(object);
+    delete_object(server, request, object, &options).await?;
+    Ok(success(201))
+}
+
+async fn finalize(server: &Server, request: &Request, name: &str) -> Result<Reply, ApiError> {
+    let (body, warnings) = server.decode_body(request)?;
+    let version = at(&body, &["metadata", "resourceVersion"])
+        .cloned()
+        .unwrap_or_default();
+    update(server, request, name, warnings, Through::Subresource, &|old| {
+        let mut new = old.clone();
+        set(
+            &mut new,
+            &["spec", "finalizers"],
+            body["spec"]["finalizers"].clone(),
+        );
+        set(&mut new, &["metadata", "resourceVersion"], version.clone());
+        Ok((new, Vec::new()))
+    })
+    .await
+}
+
+fn shape(group: &str, kind: &str) -> &'static ObjectType {
+    schema::named(group, "v1", kind).expect("the bodies of subresources are in the schema")
+}
+
+fn decode_as(request: &Request, group: &str, kind: &str) -> Result<Value, ApiError> {
+    let format = BodyFormat::from_content_type(Some(&request.content_type))?;
+    Ok(decode::decode(&request.body, format, shape(group, kind))?.object)
+}
+
+fn success(code: u16) -> Reply {
+    let status =
+        json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code});
+    Reply::json(code, status)
+}
