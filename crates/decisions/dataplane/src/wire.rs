@@ -14,10 +14,6 @@ use serde::{Deserialize, Deserializer};
 /// The metadata the proxy reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[expect(
-    missing_docs,
-    reason = "field names and meanings are those of the Kubernetes API"
-)]
 pub struct Metadata {
     pub namespace: String,
     pub name: String,
@@ -34,10 +30,6 @@ pub struct Metadata {
 /// A core/v1 Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[expect(
-    missing_docs,
-    reason = "field names and meanings are those of the Kubernetes API"
-)]
 pub struct Service {
     pub metadata: Metadata,
     pub spec: ServiceSpec,
@@ -47,10 +39,6 @@ pub struct Service {
 /// The spec of a Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[expect(
-    missing_docs,
-    reason = "field names and meanings are those of the Kubernetes API"
-)]
 pub struct ServiceSpec {
     #[serde(rename = "type")]
     pub kind: String,
@@ -76,10 +64,6 @@ pub struct ServiceSpec {
 /// A port of a Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[expect(
-    missing_docs,
-    reason = "field names and meanings are those of the Kubernetes API"
-)]
 pub struct ServicePort {
     pub name: String,
     pub protocol: Option<String>,
@@ -90,10 +74,6 @@ pub struct ServicePort {
 /// Settings of session affinity.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[expect(
-    missing_docs,
-    reason = "field names and meanings are those of the Kubernetes API"
-)]
 pub struct SessionAffinityConfig {
     #[serde(rename = "clientIP")]
     pub client_ip: Option<ClientIpConfig>,
@@ -102,10 +82,6 @@ pub struct SessionAffinityConfig {
 /// Settings of affinity by client address.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[expect(
-    missing_docs,
-    reason = "field names and meanings are those of the Kubernetes API"
-)]
 pub struct ClientIpConfig {
     pub timeout_seconds: Option<i64>,
 }
@@ -113,10 +89,6 @@ pub struct ClientIpConfig {
 /// The status of a Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[expect(
-    missing_docs,
-    reason = "field names and meanings are those of the Kubernetes API"
-)]
 pub struct ServiceStatus {
     pub load_balancer: LoadBalancerStatus,
 }
@@ -124,10 +96,6 @@ pub struct ServiceStatus {
 /// What the load balancer reported.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[expect(
-    missing_docs,
-    reason = "field names and meanings are those of the Kubernetes API"
-)]
 pub struct LoadBalancerStatus {
     #[serde(deserialize_with = "null_as_default")]
     pub ingress: Vec<Ingress>,
@@ -136,10 +104,6 @@ pub struct LoadBalancerStatus {
 /// One way into the load balancer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[expect(
-    missing_docs,
-    reason = "field names and meanings are those of the Kubernetes API"
-)]
 pub struct Ingress {
     pub ip: String,
     pub ip_mode: Option<String>,
@@ -148,10 +112,6 @@ pub struct Ingress {
 /// A discovery.k8s.io/v1 EndpointSlice.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[expect(
-    missing_docs,
-    reason = "field names and meanings are those of the Kubernetes API"
-)]
 pub struct EndpointSlice {
     pub metadata: Metadata,
     pub address_type: String,
@@ -164,10 +124,6 @@ pub struct EndpointSlice {
 /// One endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[expect(
-    missing_docs,
-    reason = "field names and meanings are those of the Kubernetes API"
-)]
 pub struct Endpoint {
     #[serde(deserialize_with = "null_as_default")]
     pub addresses: Vec<String>,
@@ -180,10 +136,6 @@ pub struct Endpoint {
 /// Its health; a missing condition has the meaning of a healthy endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[expect(
-    missing_docs,
-    reason = "field names and meanings are those of the Kubernetes API"
-)]
 pub struct EndpointConditions {
     pub ready: Option<bool>,
     pub serving: Option<bool>,
@@ -193,10 +145,6 @@ pub struct EndpointConditions {
 /// Where its traffic should come from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[expect(
-    missing_docs,
-    reason = "field names and meanings are those of the Kubernetes API"
-)]
 pub struct EndpointHints {
     #[serde(deserialize_with = "null_as_default")]
     pub for_zones: Vec<NamedHint>,
@@ -207,10 +155,6 @@ pub struct EndpointHints {
 /// A zone or node named by a hint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-#[expect(
-    missing_docs,
-    reason = "field names and meanings are those of the Kubernetes API"
-)]
 pub struct NamedHint {
     pub name: String,
 }
@@ -218,10 +162,6 @@ pub struct NamedHint {
 /// A port of a slice.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[expect(
-    missing_docs,
-    reason = "field names and meanings are those of the Kubernetes API"
-)]
 pub struct EndpointPort {
     pub name: Option<String>,
     pub protocol: Option<String>,
@@ -231,10 +171,6 @@ pub struct EndpointPort {
 /// A core/v1 Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[expect(
-    missing_docs,
-    reason = "field names and meanings are those of the Kubernetes API"
-)]
 pub struct Node {
     pub metadata: Metadata,
     pub spec: NodeSpec,
@@ -244,10 +180,6 @@ pub struct Node {
 /// The spec of a Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[expect(
-    missing_docs,
-    reason = "field names and meanings are those of the Kubernetes API"
-)]
 pub struct NodeSpec {
     #[serde(rename = "podCIDRs", deserialize_with = "null_as_default")]
     pub pod_cidrs: Vec<String>,
@@ -258,10 +190,6 @@ pub struct NodeSpec {
 /// A taint of a Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-#[expect(
-    missing_docs,
-    reason = "field names and meanings are those of the Kubernetes API"
-)]
 pub struct Taint {
     pub key: String,
 }
@@ -269,10 +197,6 @@ pub struct Taint {
 /// The status of a Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[expect(
-    missing_docs,
-    reason = "field names and meanings are those of the Kubernetes API"
-)]
 pub struct NodeStatus {
     #[serde(deserialize_with = "null_as_default")]
     pub addresses: Vec<NodeAddress>,
@@ -281,10 +205,6 @@ pub struct NodeStatus {
 /// An address of a Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-#[expect(
-    missing_docs,
-    reason = "field names and meanings are those of the Kubernetes API"
-)]
 pub struct NodeAddress {
     #[serde(rename = "type")]
     pub kind: String,
@@ -294,10 +214,6 @@ pub struct NodeAddress {
 /// A networking.k8s.io/v1 ServiceCIDR.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-#[expect(
-    missing_docs,
-    reason = "field names and meanings are those of the Kubernetes API"
-)]
 pub struct ServiceCidr {
     pub spec: ServiceCidrSpec,
 }
@@ -305,10 +221,6 @@ pub struct ServiceCidr {
 /// The spec of a ServiceCIDR.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-#[expect(
-    missing_docs,
-    reason = "field names and meanings are those of the Kubernetes API"
-)]
 pub struct ServiceCidrSpec {
     #[serde(deserialize_with = "null_as_default")]
     pub cidrs: Vec<String>,

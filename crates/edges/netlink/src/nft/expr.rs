@@ -271,7 +271,6 @@ pub enum LookupTarget {
 
 /// One instruction.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[expect(missing_docs, reason = "operands are named as the kernel's attributes are")]
 pub enum Expr {
     /// Loads bytes of the packet.
     Payload {

@@ -1,7 +1,5 @@
 //! Which numbers does the kernel use? (From `linux/netfilter/nf_tables.h`, which keeps them for ever.)
 
-#![expect(missing_docs, reason = "these are the kernel's names, documented there")]
-
 /// The nf_tables subsystem, in the high byte of every message type.
 pub const SUBSYSTEM: u16 = 10;
 
