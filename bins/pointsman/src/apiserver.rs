@@ -4,9 +4,9 @@ use crate::{duration, stop_signal};
 use anyhow::{Context, bail};
 use clap::Args;
 use pointsman_api_server::{Config, Running, StoreChoice, start};
-use pointsman_rules::FeatureGates;
+use pointsman_model::FeatureGates;
 use pointsman_rules::admission::tolerations::TolerationSeconds;
-use pointsman_rules::net::parse_cidr;
+use pointsman_rules::net::valid_cidr;
 use pointsman_rules::strategy::{ClusterSettings, IpRange};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -168,7 +168,7 @@ fn service_ranges(text: &str) -> anyhow::Result<Vec<IpRange>> {
     let mut ranges: Vec<IpRange> = Vec::new();
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         let (network, prefix) =
-            parse_cidr(flag, part).map_err(|error| anyhow::anyhow!("{flag}: {}", error.message()))?;
+            valid_cidr(flag, part).map_err(|error| anyhow::anyhow!("{flag}: {}", error.message()))?;
         if ranges
             .iter()
             .any(|range| range.network.is_ipv4() == network.is_ipv4())

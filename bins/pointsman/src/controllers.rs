@@ -8,9 +8,8 @@ use pointsman_api_client::lease::Terms;
 use pointsman_controllers::nodes::{self, ranges::ClusterRange};
 use pointsman_controllers::{Config, Leadership, Loops, run as run_loops};
 use pointsman_latency_profile::rollout::Policy;
+use pointsman_model::{Feature, FeatureGates};
 use pointsman_node_health::Settings as HealthSettings;
-use pointsman_rules::FeatureGates;
-use pointsman_rules::gates::Gate;
 use pointsman_slices::Settings;
 use pointsman_slices::queue::Pace;
 use pointsman_telemetry::Registry;
@@ -209,7 +208,7 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
             max_endpoints_per_slice: flags.max_endpoints_per_slice,
             terminating_condition: flags
                 .feature_gates
-                .enabled(Gate::EndpointSliceTerminatingCondition),
+                .enabled(Feature::EndpointSliceTerminatingCondition),
         },
         slice_pace: Pace {
             batch_period: flags.endpointslice_updates_batch_period,

@@ -22,6 +22,21 @@ impl IpFamily {
         }
     }
 
+    /// The family with this spelling.
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::V4, Self::V6]
+            .into_iter()
+            .find(|family| family.as_str() == text)
+    }
+
+    /// The other family.
+    pub const fn other(self) -> Self {
+        match self {
+            Self::V4 => Self::V6,
+            Self::V6 => Self::V4,
+        }
+    }
+
     /// The family of an address.
     pub const fn of(address: IpAddr) -> Self {
         match address {

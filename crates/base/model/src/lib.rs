@@ -11,15 +11,19 @@
 mod address;
 mod endpoint;
 mod few;
+mod gates;
 mod name;
 mod port;
+mod quantity;
 mod revision;
 mod service;
 
 pub use address::{Address, Cidr, IpFamily, ParseAddressError, ParseCidrError, parse_ip};
 pub use endpoint::{Backend, Conditions, Endpoint, Hints, Slice, SliceEndpoint, SlicePort};
 pub use few::Few;
+pub use gates::{Feature, FeatureGates, GateError};
 pub use name::{BadName, Interner, NodeName, PortName, ServiceName, ServicePortName, SliceName, Zone};
 pub use port::{NodePort, ParsePortError, Port, Protocol};
+pub use quantity::Quantity;
 pub use revision::Revision;
 pub use service::{Affinity, External, Service, ServicePort, TrafficPolicy};

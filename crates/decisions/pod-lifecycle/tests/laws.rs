@@ -588,7 +588,7 @@ fn plain(value: Value) -> Value {
 fn pointsman_rules_check(new: &Value, old: &Value) -> Vec<String> {
     use pointsman_rules::strategy::{ClusterSettings, Context, Part};
     let kind = pointsman_rules::Kind::by_type("v1", "Pod").unwrap();
-    let gates = pointsman_rules::FeatureGates::default();
+    let gates = pointsman_model::FeatureGates::default();
     let cluster = ClusterSettings {
         service_ranges: Vec::new(),
         node_ports: (30000, 32767),

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use pointsman_api_client::backoff::Backoff;
 use pointsman_api_client::lease::MicroTime;
 use pointsman_api_client::{ApiError, Client, Patch, Resource};
-use pointsman_rules::value::{at, str_at};
+use pointsman_objects::value::{at, str_at};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -180,7 +180,7 @@ pub struct Memory(BTreeMap<String, (bool, Timestamp)>);
 impl Memory {
     /// Takes over what the API has from an agent before this one.
     pub fn recall(&mut self, node: &Value) {
-        for condition in pointsman_rules::value::list_at(node, &["status", "conditions"]) {
+        for condition in pointsman_objects::value::list_at(node, &["status", "conditions"]) {
             let text = |field: &str| condition.get(field).and_then(Value::as_str).unwrap_or("");
             let holds = match text("status") {
                 "True" => true,

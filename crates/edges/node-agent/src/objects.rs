@@ -3,8 +3,8 @@
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use pointsman_api_client::{ApiError, Client, Resource};
+use pointsman_objects::value::map_at;
 use pointsman_pod_lifecycle::env::Holder;
-use pointsman_rules::value::map_at;
 use serde_json::Value;
 use std::collections::BTreeMap;
 

@@ -1,10 +1,10 @@
 //! What does the prober have to know, and what do its verdicts mean to a pod?
 
+use pointsman_objects::value::{at, list_at};
 use pointsman_pod_lifecycle::{Fact, Machine, ProbeKind};
 use pointsman_probe_io::{
     ExecOutcome, ExecRequest, ExecRunner, Kind, Prober, Reading, Reported, Started, Subject, Verdict,
 };
-use pointsman_rules::value::{at, list_at};
 use pointsman_runtime::{ExecEnd, Runtime, RuntimeError};
 use serde_json::Value;
 use std::collections::BTreeMap;

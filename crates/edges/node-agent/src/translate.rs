@@ -4,9 +4,9 @@
 
 use crate::objects::Objects;
 use crate::volumes::{volume_name, volume_source};
+use pointsman_model::Quantity;
+use pointsman_objects::value::{at, bool_at, int_at, list_at, map_at, quantity, str_at};
 use pointsman_pod_lifecycle::env::{self, EnvFrom, Holder, Sources, Variable};
-use pointsman_rules::quantity::Quantity;
-use pointsman_rules::value::{at, bool_at, int_at, list_at, map_at, str_at};
 use pointsman_runtime::{
     ContainerId, ContainerName, ContainerSpec, HostAlias, Limits, MountSpec, Network, PodUid, SandboxSpec,
     User, VolumeSpec,
@@ -90,9 +90,7 @@ impl Place<'_> {
 pub(crate) fn resource(container: &Value, path: &str) -> Option<String> {
     let (kind, name) = path.split_once('.')?;
     let amount = at(container, &["resources", kind, name])?;
-    Quantity::from_value(amount)?
-        .to_units()
-        .map(|units| units.to_string())
+    quantity(amount)?.to_units().map(|units| units.to_string())
 }
 
 /// The objects that a container's environment needs.
@@ -226,7 +224,7 @@ pub fn container(
             message: format!("container {name:?} has no command, and the host's files have no default one"),
         });
     }
-    let limit = |name: &str| at(container, &["resources", "limits", name]).and_then(Quantity::from_value);
+    let limit = |name: &str| at(container, &["resources", "limits", name]).and_then(quantity);
     let message = str_at(container, &["terminationMessagePath"]);
     let mut mounts = Vec::new();
     for mount in list_at(container, &["volumeMounts"]) {

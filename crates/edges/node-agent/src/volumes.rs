@@ -2,9 +2,9 @@
 
 use crate::objects::Objects;
 use crate::translate::{Place, Refused, config_error, resource};
+use pointsman_model::Quantity;
+use pointsman_objects::value::{at, bool_at, int_at, list_at, quantity, str_at};
 use pointsman_pod_lifecycle::env::Holder;
-use pointsman_rules::quantity::Quantity;
-use pointsman_rules::value::{at, bool_at, int_at, list_at, str_at};
 use pointsman_runtime::{FileContent, FileSet, Medium, VolumeName, VolumeSource};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -46,7 +46,7 @@ pub(crate) fn volume_source(
     objects: &Objects,
 ) -> Result<VolumeSource, Refused> {
     if let Some(scratch) = at(volume, &["emptyDir"]) {
-        let limit = at(scratch, &["sizeLimit"]).and_then(Quantity::from_value);
+        let limit = at(scratch, &["sizeLimit"]).and_then(quantity);
         return Ok(VolumeSource::Scratch {
             medium: match str_at(scratch, &["medium"]) {
                 "Memory" => Medium::Memory,

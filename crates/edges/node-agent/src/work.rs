@@ -13,9 +13,9 @@ use crate::translate::{self, Place, Refused};
 use crate::volumes;
 use http::Uri;
 use pointsman_api_client::{ApiError, Client};
+use pointsman_objects::value::{at, int_at, list_at, str_at};
 use pointsman_pod_lifecycle::env::Holder;
 use pointsman_pod_lifecycle::{Action, Cause, Exit, Fact};
-use pointsman_rules::value::{at, int_at, list_at, str_at};
 use pointsman_runtime::{
     ContainerStatus, ExecEnd, ExecRequest, ExitCause, FileSet, PodUid, Runtime, RuntimeError, SandboxSpec,
     Signal, VolumeName, VolumeSource,

@@ -6,9 +6,9 @@
 use crate::grpc;
 use crate::http;
 use crate::url::{Scheme, Url, request_target};
+use pointsman_objects::probe::{EffectiveProbe, Handler, MILLISECOND_FIELDS};
+use pointsman_objects::value::{at, int_at, list_at, str_at};
 use pointsman_probe::{Floors, Kind, Sums, Timing};
-use pointsman_rules::probe_duration::{EffectiveProbe, Handler, MILLISECOND_FIELDS};
-use pointsman_rules::value::{at, int_at, list_at, str_at};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -3,7 +3,7 @@
 //! Its value is a probe as containers have it, in YAML or JSON, or `containers:` with one probe for
 //! each container named. No API server has checked it, so everything is checked here.
 
-use pointsman_rules::probe_duration::{EffectiveProbe, Handler, MAX_OFFSET, MILLISECOND_FIELDS, Millis};
+use pointsman_objects::probe::{EffectiveProbe, Handler, MAX_OFFSET, MILLISECOND_FIELDS, Millis};
 use serde_json::{Map, Value};
 
 /// The annotation that holds the probe.

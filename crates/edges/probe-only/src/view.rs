@@ -2,8 +2,8 @@
 
 use crate::annotation::{self, ANNOTATION, BadAnnotation, WHOLE_POD};
 use jiff::Timestamp;
+use pointsman_objects::value::{at, list_at, str_at};
 use pointsman_probe_io::{Check, ContainerTarget, Kind, PodTarget, Reading};
-use pointsman_rules::value::{at, list_at, str_at};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::net::IpAddr;

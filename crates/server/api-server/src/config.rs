@@ -1,6 +1,6 @@
 //! What can be configured at start?
 
-use pointsman_rules::FeatureGates;
+use pointsman_model::FeatureGates;
 use pointsman_rules::admission::tolerations::TolerationSeconds;
 use pointsman_rules::strategy::ClusterSettings;
 use std::net::{IpAddr, SocketAddr};

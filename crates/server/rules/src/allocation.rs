@@ -10,9 +10,10 @@
 //! - Planning a planned object again, with itself as the old one, claims and releases nothing.
 
 use crate::field_error::{Fault, FieldError, FieldErrors};
-use crate::net::{self, Family};
+use crate::net;
 use crate::strategy::{ClusterSettings, IpRange};
 use crate::value::{at_mut, bool_at, int_at, list_at, set, str_at};
+use pointsman_model::IpFamily;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -213,15 +214,15 @@ impl Planner<'_> {
         if addresses.is_empty() && !str_at(new, &["spec", "clusterIP"]).is_empty() {
             addresses.push(str_at(new, &["spec", "clusterIP"]).to_owned());
         }
-        let families: Vec<Family> = list_at(new, &["spec", "ipFamilies"])
+        let families: Vec<IpFamily> = list_at(new, &["spec", "ipFamilies"])
             .iter()
-            .filter_map(|family| Family::parse(family.as_str()?))
+            .filter_map(|family| IpFamily::parse(family.as_str()?))
             .collect();
         let primary = self
             .cluster
             .service_ranges
             .first()
-            .map(|range| Family::of(range.network));
+            .map(|range| IpFamily::of(range.network));
         let count = addresses.len().max(families.len()).max(1);
         addresses.resize(count, String::new());
         for (index, address) in addresses.iter_mut().enumerate() {
@@ -240,7 +241,7 @@ impl Planner<'_> {
 
     fn given_address(&mut self, text: &str) {
         let path = "spec.clusterIPs";
-        let address = match net::parse_ip(path, text) {
+        let address = match net::valid_ip(path, text) {
             Ok(address) => address,
             Err(error) => return self.errors.push(error),
         };
@@ -250,7 +251,7 @@ impl Planner<'_> {
         };
         // An address that the Service already has stays, even if the range has moved since.
         if !self.held.contains(&claim) {
-            match self.range(Family::of(address)) {
+            match self.range(IpFamily::of(address)) {
                 Some(range) if band::contains(range, address) => {}
                 Some(range) => {
                     let range = format!("{}/{}", range.network, range.prefix);
@@ -259,7 +260,7 @@ impl Planner<'_> {
                     )));
                 }
                 None => {
-                    let family = Family::of(address);
+                    let family = IpFamily::of(address);
                     return self
                         .errors
                         .push(refused(format!("{family} is not configured on this cluster")));
@@ -274,7 +275,7 @@ impl Planner<'_> {
         }
     }
 
-    fn picked_address(&mut self, family: Family) -> Option<String> {
+    fn picked_address(&mut self, family: IpFamily) -> Option<String> {
         let path = "spec.clusterIPs";
         let Some(range) = self.range(family) else {
             self.errors.push(FieldError::invalid(
@@ -380,8 +381,8 @@ impl Planner<'_> {
         Some(port)
     }
 
-    fn range(&self, family: Family) -> Option<IpRange> {
-        let of_family = |range: &&IpRange| Family::of(range.network) == family;
+    fn range(&self, family: IpFamily) -> Option<IpRange> {
+        let of_family = |range: &&IpRange| IpFamily::of(range.network) == family;
         self.cluster.service_ranges.iter().find(of_family).copied()
     }
 

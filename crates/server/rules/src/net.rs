@@ -1,60 +1,14 @@
-//! Which texts are addresses and ranges, and which addresses may traffic be sent to?
+//! Which addresses and ranges may a field hold, and which addresses may traffic be sent to?
 //!
-//! Parsing is strict, as upstream's is for new values: no leading zeros, no IPv4-mapped IPv6
-//! addresses, no zones.
+//! Validation is strict, as upstream's is for new values: no leading zeros, no IPv4-mapped IPv6
+//! addresses, no zones. Stored objects are read with `pointsman_model::parse_ip`, which is not.
 
 use crate::field_error::{FieldError, FieldErrors};
 use serde_json::Value;
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// An IP family as Services spell it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Family {
-    /// `IPv4`.
-    V4,
-    /// `IPv6`.
-    V6,
-}
-
-impl Family {
-    /// The spelling in `ipFamilies`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Family::V4 => "IPv4",
-            Family::V6 => "IPv6",
-        }
-    }
-
-    /// The family of an address.
-    pub fn of(address: IpAddr) -> Self {
-        if address.is_ipv4() { Family::V4 } else { Family::V6 }
-    }
-
-    /// The family with this spelling.
-    pub fn parse(text: &str) -> Option<Self> {
-        [Family::V4, Family::V6]
-            .into_iter()
-            .find(|family| family.name() == text)
-    }
-
-    /// The other family.
-    pub fn other(self) -> Self {
-        match self {
-            Family::V4 => Family::V6,
-            Family::V6 => Family::V4,
-        }
-    }
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// Reads an address, or says what is wrong with the field at `path`.
-pub fn parse_ip(path: &str, text: &str) -> Result<IpAddr, FieldError> {
+pub fn valid_ip(path: &str, text: &str) -> Result<IpAddr, FieldError> {
     match text.parse::<IpAddr>() {
         Ok(IpAddr::V6(address)) if address.to_ipv4_mapped().is_some() => Err(FieldError::invalid(
             path,
@@ -71,7 +25,7 @@ pub fn parse_ip(path: &str, text: &str) -> Result<IpAddr, FieldError> {
 }
 
 /// Reads a range, or says what is wrong with the field at `path`.
-pub fn parse_cidr(path: &str, text: &str) -> Result<(IpAddr, u8), FieldError> {
+pub fn valid_cidr(path: &str, text: &str) -> Result<(IpAddr, u8), FieldError> {
     let malformed = || {
         FieldError::invalid(
             path,
@@ -180,7 +134,7 @@ mod tests {
     #[test]
     fn addresses_and_ranges_are_strict() {
         for good in ["10.0.0.1", "::1", "2001:db8::ffff"] {
-            assert!(parse_ip("f", good).is_ok(), "{good}");
+            assert!(valid_ip("f", good).is_ok(), "{good}");
         }
         for bad in [
             "",
@@ -192,10 +146,10 @@ mod tests {
             " 10.0.0.1",
             "10.0.0.1/8",
         ] {
-            assert!(parse_ip("f", bad).is_err(), "{bad}");
+            assert!(valid_ip("f", bad).is_err(), "{bad}");
         }
         for good in ["10.0.0.0/8", "0.0.0.0/0", "10.1.2.3/32", "2001:db8::/64", "::/0"] {
-            assert!(parse_cidr("f", good).is_ok(), "{good}");
+            assert!(valid_cidr("f", good).is_ok(), "{good}");
         }
         for bad in [
             "10.0.0.0",
@@ -207,7 +161,7 @@ mod tests {
             "/8",
             "10.0.0.0/",
         ] {
-            assert!(parse_cidr("f", bad).is_err(), "{bad}");
+            assert!(valid_cidr("f", bad).is_err(), "{bad}");
         }
     }
 

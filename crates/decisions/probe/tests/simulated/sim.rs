@@ -1,8 +1,8 @@
 //! A container whose answers are given by a function of time, and a clock that jumps from one
 //! event to the next.
 
+use pointsman_objects::probe::{EffectiveProbe, Handler};
 use pointsman_probe::{Container, Effects, Kind, Outcome, Pace, Start, Sums, Tick, Timing, Verdict};
-use pointsman_rules::probe_duration::{EffectiveProbe, Handler};
 use serde_json::Value;
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Who may ask this node for what?
 
 use pointsman_api_client::{Client, Resource};
-use pointsman_rules::value::bool_at;
+use pointsman_objects::value::bool_at;
 use rustls::pki_types::CertificateDer;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

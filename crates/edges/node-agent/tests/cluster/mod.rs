@@ -102,7 +102,7 @@ fn server_config(data_dir: PathBuf, listen: SocketAddr) -> pointsman_api_server:
         also_listen: Vec::new(),
         advertise: None,
         store: StoreChoice::Embedded,
-        gates: pointsman_rules::FeatureGates::default(),
+        gates: pointsman_model::FeatureGates::default(),
         cluster: ClusterSettings {
             service_ranges: vec![IpRange {
                 network: "10.96.0.0".parse().unwrap(),

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     fn range(text: &str) -> IpRange {
-        let (network, prefix) = net::parse_cidr("range", text).unwrap();
+        let (network, prefix) = net::valid_cidr("range", text).unwrap();
         IpRange { network, prefix }
     }
 

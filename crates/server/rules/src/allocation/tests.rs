@@ -4,7 +4,7 @@ use serde_json::json;
 
 fn cluster(ranges: &[&str]) -> ClusterSettings {
     let service_ranges = ranges.iter().map(|text| {
-        let (network, prefix) = net::parse_cidr("range", text).unwrap();
+        let (network, prefix) = net::valid_cidr("range", text).unwrap();
         IpRange { network, prefix }
     });
     ClusterSettings {

@@ -3,10 +3,10 @@
 use super::equality::same;
 use super::{Context, Part, Strategy};
 use crate::field_error::{FieldError, FieldErrors};
-use crate::gates::Gate;
 use crate::meta::{immutable, invalid_each, names, same_labels, strings, validate_labels};
 use crate::net;
 use crate::value::{at, at_mut, list_at, map_at, remove, set, set_default, str_at};
+use pointsman_model::Feature;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -33,14 +33,14 @@ impl Strategy for EndpointSlice {
     }
 
     fn prepare_create(&self, object: &mut Value, context: &Context<'_>) {
-        if !context.gates.enabled(Gate::EndpointSliceTerminatingCondition) {
+        if !context.gates.enabled(Feature::EndpointSliceTerminatingCondition) {
             drop_terminating_conditions(object);
         }
         drop_topology(object, None);
     }
 
     fn prepare_update(&self, new: &mut Value, old: &Value, _part: Part, context: &Context<'_>) {
-        if !context.gates.enabled(Gate::EndpointSliceTerminatingCondition)
+        if !context.gates.enabled(Feature::EndpointSliceTerminatingCondition)
             && !uses_terminating_conditions(old)
         {
             drop_terminating_conditions(new);
@@ -264,7 +264,7 @@ fn validate_ip(
     item: &str,
     errors: &mut FieldErrors,
 ) {
-    let address = match net::parse_ip(item, text) {
+    let address = match net::valid_ip(item, text) {
         Ok(address) => address,
         Err(error) => return errors.push(error),
     };

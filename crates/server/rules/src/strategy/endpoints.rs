@@ -73,7 +73,7 @@ fn validate_subsets(object: &Value) -> FieldErrors {
 
 fn validate_address(address: &Value, path: &str, errors: &mut FieldErrors) {
     let ip_path = format!("{path}.ip");
-    match net::parse_ip(&ip_path, str_at(address, &["ip"])) {
+    match net::valid_ip(&ip_path, str_at(address, &["ip"])) {
         Ok(ip) => errors.extend(net::endpoint_faults(&ip_path, ip)),
         Err(error) => errors.push(error),
     }

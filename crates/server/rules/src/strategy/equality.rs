@@ -3,7 +3,7 @@
 //! Typed clients rewrite what they read: they drop empty lists and zero values of plain fields, and
 //! they respell quantities (`1000m` comes back as `1`). Such a round trip is not a change.
 
-use crate::quantity::Quantity;
+use crate::value;
 use serde_json::{Map, Value};
 
 /// Whether `left` and `right` mean the same. Absent, `null`, `[]` and `{}` are the same everywhere;
@@ -30,8 +30,8 @@ fn same_under(field: &str, amounts: bool, left: Option<&Value>, right: Option<&V
         }
         (Some(left), Some(right)) if left == right => true,
         (Some(left), Some(right)) if amounts || AMOUNTS.contains(&field) => {
-            let left = Quantity::from_value(left);
-            left.is_some() && left == Quantity::from_value(right)
+            let left = value::quantity(left);
+            left.is_some() && left == value::quantity(right)
         }
         _ => false,
     }

@@ -30,9 +30,9 @@ mod tests;
 mod workload_tests;
 
 use crate::field_error::FieldErrors;
-use crate::gates::FeatureGates;
 use crate::kind::Kind;
 use jiff::Timestamp;
+use pointsman_model::FeatureGates;
 use serde_json::Value;
 use std::net::IpAddr;
 

@@ -3,8 +3,9 @@
 use super::{Context, Part, Strategy, keep};
 use crate::field_error::{FieldError, FieldErrors};
 use crate::meta::{invalid_each, names, strings};
-use crate::net::{self, Family};
+use crate::net;
 use crate::value::{at, bool_at, list_at, remove, set, str_at};
+use pointsman_model::IpFamily;
 use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -136,8 +137,8 @@ fn validate_pod_cidrs(object: &Value) -> FieldErrors {
     let mut errors = Vec::new();
     let mut families = Vec::new();
     for (index, text) in strings(object, &POD_CIDRS).enumerate() {
-        match net::parse_cidr(&format!("spec.podCIDRs[{index}]"), text) {
-            Ok((network, _)) => families.push(Family::of(network)),
+        match net::valid_cidr(&format!("spec.podCIDRs[{index}]"), text) {
+            Ok((network, _)) => families.push(IpFamily::of(network)),
             Err(error) => errors.push(error),
         }
     }

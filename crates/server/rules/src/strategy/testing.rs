@@ -1,15 +1,15 @@
 //! Runs an object through a strategy as the server does.
 
 use super::{ClusterSettings, Context, IpRange, Part, Strategy};
-use crate::gates::{FeatureGates, Gate};
 use crate::net;
 use jiff::Timestamp;
+use pointsman_model::{Feature, FeatureGates};
 use serde_json::Value;
 
 /// A cluster with these Service ranges.
 pub(crate) fn cluster(ranges: &[&str]) -> ClusterSettings {
     let range = |text: &&str| {
-        let (network, prefix) = net::parse_cidr("range", text).expect("tests give well-formed ranges");
+        let (network, prefix) = net::valid_cidr("range", text).expect("tests give well-formed ranges");
         IpRange { network, prefix }
     };
     ClusterSettings {
@@ -35,7 +35,7 @@ impl Default for World {
 
 impl World {
     /// A single-stack world with one gate set.
-    pub fn with_gate(gate: Gate, on: bool) -> Self {
+    pub fn with_gate(gate: Feature, on: bool) -> Self {
         Self {
             gates: FeatureGates::default().with(gate, on),
             ..Self::default()

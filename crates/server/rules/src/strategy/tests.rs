@@ -2,8 +2,8 @@
 
 use super::testing::World;
 use super::{Part, of};
-use crate::gates::Gate;
 use crate::kind::{KINDS, Kind};
+use pointsman_model::Feature;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
@@ -120,7 +120,7 @@ proptest! {
         let worlds = [
             World::default(),
             World::with_ranges(&["10.0.0.0/24", "fd00::/64"]),
-            World::with_gate(Gate::EndpointSliceTerminatingCondition, false),
+            World::with_gate(Feature::EndpointSliceTerminatingCondition, false),
         ];
         for world in &worlds {
             for kind in KINDS {

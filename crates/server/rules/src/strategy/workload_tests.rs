@@ -3,12 +3,12 @@ use super::deployment::Deployment;
 use super::mangled::mangled;
 use super::replica_set::ReplicaSet;
 use super::{ClusterSettings, Context, Part, Strategy};
-use crate::gates::{FeatureGates, Gate};
+use pointsman_model::{Feature, FeatureGates};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 fn with_gate<T>(on: bool, run: impl FnOnce(&Context<'_>) -> T) -> T {
-    let gates = FeatureGates::default().with(Gate::SubSecondProbes, on);
+    let gates = FeatureGates::default().with(Feature::SubSecondProbes, on);
     let cluster = ClusterSettings {
         service_ranges: Vec::new(),
         node_ports: (30000, 32767),

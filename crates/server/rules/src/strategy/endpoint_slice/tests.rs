@@ -159,8 +159,8 @@ fn ports_and_endpoint_fields_are_checked() {
 fn with_the_gate_off_new_objects_lose_serving_and_terminating() {
     let conditions = json!({"ready": true, "serving": true, "terminating": false});
     let sent = slice(json!({"addresses": ["10.0.0.1"], "conditions": conditions}));
-    let off = World::with_gate(Gate::EndpointSliceTerminatingCondition, false);
-    let on = World::with_gate(Gate::EndpointSliceTerminatingCondition, true);
+    let off = World::with_gate(Feature::EndpointSliceTerminatingCondition, false);
+    let on = World::with_gate(Feature::EndpointSliceTerminatingCondition, true);
     let conditions_of = |stored: &Value| stored["endpoints"][0]["conditions"].clone();
 
     let without = off.created(&EndpointSlice, sent.clone()).0;

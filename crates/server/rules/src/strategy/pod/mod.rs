@@ -16,9 +16,9 @@ mod volume;
 use super::equality::same;
 use super::{Context, Grace, Part, Strategy};
 use crate::field_error::{FieldError, FieldErrors};
-use crate::gates::Gate;
 use crate::meta::{invalid_each, names};
 use crate::value::{at, at_mut, bool_at, int_at, list_at, set, str_at};
+use pointsman_model::Feature;
 use serde_json::{Value, json};
 use std::borrow::Cow;
 
@@ -177,7 +177,7 @@ pub(super) fn keep_status(new: &mut Value, old: &Value) {
 /// Drops fields of closed gates from a pod spec, unless the stored spec already uses them.
 pub(super) fn drop_gated(new: Option<&mut Value>, old: Option<&Value>, context: &Context<'_>) {
     let Some(new) = new else { return };
-    if !context.gates.enabled(Gate::SubSecondProbes) && !old.is_some_and(probe::uses_milliseconds) {
+    if !context.gates.enabled(Feature::SubSecondProbes) && !old.is_some_and(probe::uses_milliseconds) {
         probe::drop_milliseconds(new);
     }
 }

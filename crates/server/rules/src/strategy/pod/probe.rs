@@ -5,8 +5,8 @@
 use super::defaults::{CONTAINER_LISTS, PROBES};
 use crate::field_error::{FieldError, FieldErrors};
 use crate::meta::{invalid_each, names};
-use crate::probe_duration::{EffectiveProbe, Handler, MAX_OFFSET, MILLISECOND_FIELDS, Millis};
 use crate::value::{at, at_mut, int_at, list_at, str_at};
+use pointsman_objects::probe::{EffectiveProbe, Handler, MAX_OFFSET, MILLISECOND_FIELDS, Millis};
 use serde_json::Value;
 
 /// Whether any probe in `spec` carries a millisecond offset.

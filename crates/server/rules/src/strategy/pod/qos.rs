@@ -1,7 +1,7 @@
 //! Which quality of service do a pod's requests and limits add up to?
 
-use crate::quantity::Quantity;
-use crate::value::{at, list_at, map_at};
+use crate::value::{at, list_at, map_at, quantity};
+use pointsman_model::Quantity;
 use serde_json::{Map, Value};
 
 /// `Guaranteed` if every container limits cpu and memory to exactly what it requests, `BestEffort`
@@ -34,7 +34,7 @@ fn class_of(resources: Option<&Value>) -> &'static str {
     let [cpu, memory] = ["cpu", "memory"].map(|resource| {
         let [request, limit] = ["requests", "limits"].map(|half| {
             at(resources, &[half, resource])
-                .and_then(Quantity::from_value)
+                .and_then(quantity)
                 .unwrap_or(Quantity::ZERO)
         });
         match request == limit {

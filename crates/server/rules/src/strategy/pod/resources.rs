@@ -2,8 +2,8 @@
 
 use crate::field_error::{FieldError, FieldErrors};
 use crate::meta::{invalid_each, names};
-use crate::quantity::Quantity;
-use crate::value::{at, map_at};
+use crate::value::{at, map_at, quantity};
+use pointsman_model::Quantity;
 use serde_json::Value;
 
 /// Adds what is wrong with `resources` of the container at `path`.
@@ -41,7 +41,7 @@ fn validate_amount(name: &str, amount: &Value, path: &str, errors: &mut FieldErr
             "must be a standard resource for containers",
         ));
     }
-    match Quantity::from_value(amount) {
+    match quantity(amount) {
         None => errors.push(FieldError::invalid(
             path,
             amount.clone(),
@@ -70,7 +70,7 @@ fn validate_pair(name: &str, request: &Value, limit: Option<&Value>, path: &str,
         }
         return;
     };
-    let (Some(asked), Some(allowed)) = (Quantity::from_value(request), Quantity::from_value(limit)) else {
+    let (Some(asked), Some(allowed)) = (quantity(request), quantity(limit)) else {
         return;
     };
     let shown = limit.as_str().map_or_else(|| limit.to_string(), str::to_owned);

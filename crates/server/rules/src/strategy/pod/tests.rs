@@ -1,13 +1,13 @@
 mod change;
 
 use super::*;
-use crate::gates::FeatureGates;
 use crate::strategy::mangled::mangled;
 use crate::strategy::{ClusterSettings, IpRange, Strategy as _};
+use pointsman_model::FeatureGates;
 use proptest::prelude::*;
 
 fn with_gate<T>(on: bool, run: impl FnOnce(&Context<'_>) -> T) -> T {
-    let gates = FeatureGates::default().with(Gate::SubSecondProbes, on);
+    let gates = FeatureGates::default().with(Feature::SubSecondProbes, on);
     let cluster = ClusterSettings {
         service_ranges: Vec::<IpRange>::new(),
         node_ports: (30000, 32767),

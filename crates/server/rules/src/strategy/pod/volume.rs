@@ -3,8 +3,8 @@
 use super::nonempty;
 use crate::field_error::{FieldError, FieldErrors};
 use crate::meta::names;
-use crate::quantity::Quantity;
-use crate::value::{at, int_at, list_at, str_at};
+use crate::value::{at, int_at, list_at, quantity, str_at};
+use pointsman_model::Quantity;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -74,7 +74,7 @@ fn validate_size_limit(source: &Value, path: &str, errors: &mut FieldErrors) {
     let Some(limit) = at(source, &["sizeLimit"]) else {
         return;
     };
-    if Quantity::from_value(limit).is_none_or(|limit| limit < Quantity::ZERO) {
+    if quantity(limit).is_none_or(|limit| limit < Quantity::ZERO) {
         errors.push(FieldError::forbidden(
             format!("{path}.sizeLimit"),
             "must be a valid resource quantity of at least 0",

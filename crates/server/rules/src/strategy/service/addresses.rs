@@ -3,9 +3,10 @@
 use super::{is_external_name, is_headless};
 use crate::field_error::{FieldError, FieldErrors};
 use crate::meta::strings;
-use crate::net::{self, Family};
+use crate::net;
 use crate::strategy::ClusterSettings;
 use crate::value::{at, list_at, map_at, set, str_at};
+use pointsman_model::IpFamily;
 use serde_json::Value;
 
 const POLICIES: [&str; 3] = ["PreferDualStack", "RequireDualStack", "SingleStack"];
@@ -141,8 +142,8 @@ fn validate_standalone(new: &Value, old: Option<&Value>) -> FieldErrors {
         .collect();
     let mut families = Vec::new();
     for (index, address) in addresses.iter().enumerate() {
-        match net::parse_ip(&format!("{path}[{index}]"), address) {
-            Ok(address) => families.push(Family::of(address)),
+        match net::valid_ip(&format!("{path}[{index}]"), address) {
+            Ok(address) => families.push(IpFamily::of(address)),
             Err(error) if !known.contains(address) => errors.push(error),
             Err(_) => {}
         }
@@ -171,7 +172,7 @@ fn validate_standalone(new: &Value, old: Option<&Value>) -> FieldErrors {
         .zip(strings(new, &["spec", "ipFamilies"]))
         .enumerate()
     {
-        if Family::parse(expected).is_some_and(|expected| expected != *family) {
+        if IpFamily::parse(expected).is_some_and(|expected| expected != *family) {
             errors.push(FieldError::invalid(
                 format!("{path}[{index}]"),
                 addresses[index],
@@ -186,7 +187,7 @@ fn validate_families(new: &Value, errors: &mut FieldErrors) {
     let families: Vec<&str> = strings(new, &["spec", "ipFamilies"]).collect();
     for (index, family) in families.iter().enumerate() {
         let path = format!("spec.ipFamilies[{index}]");
-        if Family::parse(family).is_none() {
+        if IpFamily::parse(family).is_none() {
             errors.push(FieldError::not_supported(&path, *family, &["IPv4", "IPv6"]));
         }
         if families[..index].contains(family) {
@@ -291,9 +292,9 @@ impl Fields {
             let Ok(address) = text.parse() else {
                 return;
             };
-            let family = Family::of(address);
+            let family = IpFamily::of(address);
             if has_family(cluster, family) {
-                self.families.push(family.name().to_owned());
+                self.families.push(family.as_str().to_owned());
             } else {
                 errors.push(FieldError::invalid(
                     format!("spec.clusterIPs[{index}]"),
@@ -305,7 +306,7 @@ impl Fields {
     }
 
     fn add_families_of_cluster(&mut self, policy: &str, cluster: &ClusterSettings, errors: &mut FieldErrors) {
-        let both = has_family(cluster, Family::V4) && has_family(cluster, Family::V6);
+        let both = has_family(cluster, IpFamily::V4) && has_family(cluster, IpFamily::V6);
         if !self.open {
             if policy == "RequireDualStack" && !both {
                 errors.push(FieldError::invalid(
@@ -315,7 +316,7 @@ impl Fields {
                 ));
             }
             for (index, family) in self.families.iter().enumerate() {
-                if Family::parse(family).is_some_and(|family| !has_family(cluster, family)) {
+                if IpFamily::parse(family).is_some_and(|family| !has_family(cluster, family)) {
                     errors.push(FieldError::invalid(
                         format!("spec.ipFamilies[{index}]"),
                         family.as_str(),
@@ -327,21 +328,22 @@ impl Fields {
         if self.families.is_empty()
             && let Some(range) = cluster.service_ranges.first()
         {
-            self.families.push(Family::of(range.network).name().to_owned());
+            self.families
+                .push(IpFamily::of(range.network).as_str().to_owned());
         }
         if let [only] = &self.families[..]
             && policy != "SingleStack"
             && (self.open || both)
-            && let Some(family) = Family::parse(only)
+            && let Some(family) = IpFamily::parse(only)
         {
-            self.families.push(family.other().name().to_owned());
+            self.families.push(family.other().as_str().to_owned());
         }
     }
 }
 
-fn has_family(cluster: &ClusterSettings, family: Family) -> bool {
+fn has_family(cluster: &ClusterSettings, family: IpFamily) -> bool {
     cluster
         .service_ranges
         .iter()
-        .any(|range| Family::of(range.network) == family)
+        .any(|range| IpFamily::of(range.network) == family)
 }

@@ -40,7 +40,7 @@ pub(super) fn validate(new: &Value, old: &Value) -> FieldErrors {
         let path = format!("status.loadBalancer.ingress[{index}]");
         let ip = str_at(entry, &["ip"]);
         if !ip.is_empty() && !known.contains(&ip) {
-            errors.extend(net::parse_ip(&format!("{path}.ip"), ip).err());
+            errors.extend(net::valid_ip(&format!("{path}.ip"), ip).err());
         }
         let mode_path = format!("{path}.ipMode");
         match (at(entry, &["ipMode"]), ip.is_empty()) {

@@ -217,7 +217,7 @@ fn validate_external_ips(service: &Value, old: Option<&Value>, errors: &mut Fiel
             continue;
         }
         let path = format!("spec.externalIPs[{index}]");
-        match net::parse_ip(&path, ip) {
+        match net::valid_ip(&path, ip) {
             Ok(address) => errors.extend(net::endpoint_faults(&path, address)),
             Err(error) => errors.push(error),
         }
@@ -242,7 +242,7 @@ fn validate_source_ranges(service: &Value, old: Option<&Value>, errors: &mut Fie
             .enumerate()
             .filter(|(_, range)| !known.contains(range))
         {
-            errors.extend(net::parse_cidr(&format!("{field}[{index}]"), range.trim()).err());
+            errors.extend(net::valid_cidr(&format!("{field}[{index}]"), range.trim()).err());
         }
         return;
     }
@@ -255,7 +255,7 @@ fn validate_source_ranges(service: &Value, old: Option<&Value>, errors: &mut Fie
         if old.is_none_or(|old| at(old, &annotation) != at(service, &annotation)) && !text.trim().is_empty() {
             errors.extend(
                 text.split(',')
-                    .filter_map(|range| net::parse_cidr(&field, range.trim()).err()),
+                    .filter_map(|range| net::valid_cidr(&field, range.trim()).err()),
             );
         }
     }

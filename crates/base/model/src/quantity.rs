@@ -2,8 +2,6 @@
 //!
 //! Quantities are compared by value, because clients rewrite them: `1000m` comes back as `1`.
 
-use serde_json::Value;
-
 /// An amount of a resource, exact down to a billionth of its unit; smaller parts round up, and
 /// amounts beyond any machine's are clamped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,15 +15,6 @@ const LIMIT: i128 = 1 << 120;
 impl Quantity {
     /// Nothing.
     pub const ZERO: Quantity = Quantity { nanos: 0 };
-
-    /// Reads a quantity as the API carries it: a string or a bare number.
-    pub fn from_value(value: &Value) -> Option<Self> {
-        match value {
-            Value::String(text) => Self::parse(text.trim()),
-            Value::Number(number) => Self::parse(&number.to_string()),
-            _ => None,
-        }
-    }
 
     /// Reads decimal digits with an optional sign, fraction and suffix.
     pub fn parse(text: &str) -> Option<Self> {

@@ -2,41 +2,44 @@
 
 use std::collections::BTreeMap;
 
-/// A gate that Pointsman knows, with its default.
+/// A behaviour that can be switched off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Gate {
+pub enum Feature {
     /// `serving` and `terminating` conditions in EndpointSlices (KEP-1672).
     EndpointSliceTerminatingCondition,
     /// Millisecond offsets in probes (KEP-3066).
     SubSecondProbes,
 }
 
-impl Gate {
-    /// Every gate, for `--help` and for parsing.
-    pub const ALL: [Gate; 2] = [Gate::EndpointSliceTerminatingCondition, Gate::SubSecondProbes];
+impl Feature {
+    /// Every feature, for `--help` and for parsing.
+    pub const ALL: [Feature; 2] = [
+        Feature::EndpointSliceTerminatingCondition,
+        Feature::SubSecondProbes,
+    ];
 
     /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
-            Gate::EndpointSliceTerminatingCondition => "EndpointSliceTerminatingCondition",
-            Gate::SubSecondProbes => "SubSecondProbes",
+            Feature::EndpointSliceTerminatingCondition => "EndpointSliceTerminatingCondition",
+            Feature::SubSecondProbes => "SubSecondProbes",
         }
     }
 
-    /// Whether the gate is on when nobody says anything.
+    /// Whether the feature is on by default.
     pub fn default_on(self) -> bool {
         true
     }
 }
 
-/// The state of all gates.
+/// Which features are on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FeatureGates(BTreeMap<Gate, bool>);
+pub struct FeatureGates(BTreeMap<Feature, bool>);
 
 /// Why a `--feature-gates` value was refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum GateError {
-    /// The name is not one of [`Gate::ALL`].
+    /// The name is not one of [`Feature::ALL`].
     #[error("unknown feature gate {0:?}; known gates: {known}", known = known())]
     Unknown(String),
     /// Not `Name=true` or `Name=false`.
@@ -47,9 +50,9 @@ pub enum GateError {
 impl Default for FeatureGates {
     fn default() -> Self {
         Self(
-            Gate::ALL
+            Feature::ALL
                 .into_iter()
-                .map(|gate| (gate, gate.default_on()))
+                .map(|feature| (feature, feature.default_on()))
                 .collect(),
         )
     }
@@ -67,29 +70,29 @@ impl FeatureGates {
                 "false" => false,
                 _ => return Err(malformed()),
             };
-            let gate = Gate::ALL
+            let feature = Feature::ALL
                 .into_iter()
-                .find(|gate| gate.name() == name.trim())
+                .find(|feature| feature.name() == name.trim())
                 .ok_or_else(|| GateError::Unknown(name.trim().to_owned()))?;
-            gates.0.insert(gate, on);
+            gates.0.insert(feature, on);
         }
         Ok(gates)
     }
 
-    /// The same gates with one of them set.
-    pub fn with(mut self, gate: Gate, on: bool) -> Self {
-        self.0.insert(gate, on);
+    /// The same gates with one feature switched.
+    pub fn with(mut self, feature: Feature, on: bool) -> Self {
+        self.0.insert(feature, on);
         self
     }
 
-    /// Whether `gate` is on.
-    pub fn enabled(&self, gate: Gate) -> bool {
-        self.0[&gate]
+    /// Whether `feature` is on.
+    pub fn enabled(&self, feature: Feature) -> bool {
+        self.0[&feature]
     }
 }
 
 fn known() -> String {
-    Gate::ALL.map(Gate::name).join(", ")
+    Feature::ALL.map(Feature::name).join(", ")
 }
 
 #[cfg(test)]
@@ -100,8 +103,8 @@ mod tests {
     fn parses_the_upstream_format_and_names_what_is_wrong() {
         let gates =
             FeatureGates::parse("SubSecondProbes=false, EndpointSliceTerminatingCondition=true").unwrap();
-        assert!(!gates.enabled(Gate::SubSecondProbes));
-        assert!(gates.enabled(Gate::EndpointSliceTerminatingCondition));
+        assert!(!gates.enabled(Feature::SubSecondProbes));
+        assert!(gates.enabled(Feature::EndpointSliceTerminatingCondition));
         assert_eq!(
             FeatureGates::parse("Nope=true"),
             Err(GateError::Unknown("Nope".into()))

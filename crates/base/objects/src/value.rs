@@ -1,7 +1,8 @@
-//! How do rules read and write fields of a JSON object without a page of `get`s?
+//! How does code read and write fields of a JSON object without a page of `get`s?
 //!
 //! Paths are static slices of field names: `at(object, &["spec", "nodeName"])`.
 
+use pointsman_model::Quantity;
 use serde_json::{Map, Value};
 
 /// The value at `path`, if every step of the path is an object that has it. `null` counts as absent.
@@ -38,6 +39,15 @@ pub fn list_at<'a>(object: &'a Value, path: &[&str]) -> &'a [Value] {
 /// The object at `path`, if there is one.
 pub fn map_at<'a>(object: &'a Value, path: &[&str]) -> Option<&'a Map<String, Value>> {
     at(object, path).and_then(Value::as_object)
+}
+
+/// A quantity as the API carries it: a string or a bare number.
+pub fn quantity(value: &Value) -> Option<Quantity> {
+    match value {
+        Value::String(text) => Quantity::parse(text.trim()),
+        Value::Number(number) => Quantity::parse(&number.to_string()),
+        _ => None,
+    }
 }
 
 /// The value at `path` for writing, if the whole path exists.
