@@ -1,0 +1,218 @@
+//! Is this repository as ARCHITECTURE.md says?
+
+use std::path::Path;
+
+use pointsman_tidy::{CHECKS, Tree};
+
+/// What is not true yet: a rule, the directory or file that breaks it, and why. An entry that is no longer needed fails
+/// the test, too.
+const NOT_YET: &[(&str, &str, &str)] = &[
+    (
+        "ARCHITECTURE.md names every crate and its question",
+        "bins/pointsman",
+        "is rewritten",
+    ),
+    (
+        "ARCHITECTURE.md names every crate and its question",
+        "crates/base/objects",
+        "is rewritten",
+    ),
+    (
+        "ARCHITECTURE.md names every crate and its question",
+        "crates/edges/netlink",
+        "is rewritten",
+    ),
+    (
+        "ARCHITECTURE.md names every crate and its question",
+        "crates/lab/sim",
+        "is rewritten",
+    ),
+    (
+        "ARCHITECTURE.md names every crate and its question",
+        "crates/lab/testkit",
+        "is rewritten",
+    ),
+    (
+        "ARCHITECTURE.md names every crate and its question",
+        "crates/lab/tidy",
+        "is rewritten",
+    ),
+    (
+        "ARCHITECTURE.md names every crate and its question",
+        "crates/server/rules",
+        "is rewritten",
+    ),
+    (
+        "a watched kind has one definition",
+        "crates/decisions/dataplane",
+        "moves to base/objects",
+    ),
+    (
+        "a watched kind has one definition",
+        "crates/decisions/node-health",
+        "moves to base/objects",
+    ),
+    (
+        "a watched kind has one definition",
+        "crates/decisions/pod-lifecycle",
+        "moves to base/objects",
+    ),
+    (
+        "a watched kind has one definition",
+        "crates/decisions/slices",
+        "moves to base/objects",
+    ),
+    (
+        "a watched kind has one definition",
+        "crates/decisions/workloads",
+        "moves to base/objects",
+    ),
+    (
+        "a watched kind has one definition",
+        "crates/edges/api-client",
+        "moves to base/objects",
+    ),
+    (
+        "a watched kind has one definition",
+        "crates/edges/collector",
+        "moves to base/objects",
+    ),
+    (
+        "a watched kind has one definition",
+        "crates/edges/controllers",
+        "moves to base/objects",
+    ),
+    (
+        "a watched kind has one definition",
+        "crates/edges/node-agent",
+        "moves to base/objects",
+    ),
+    (
+        "a watched kind has one definition",
+        "crates/lab/hollow",
+        "moves to base/objects",
+    ),
+    (
+        "decisions have no runtime, serialization or HTTP",
+        "crates/decisions/dataplane",
+        "moves to base/objects",
+    ),
+    (
+        "decisions have no runtime, serialization or HTTP",
+        "crates/decisions/latency-profile",
+        "moves to base/objects",
+    ),
+    (
+        "decisions have no runtime, serialization or HTTP",
+        "crates/decisions/node-health",
+        "moves to base/objects",
+    ),
+    (
+        "decisions have no runtime, serialization or HTTP",
+        "crates/decisions/pod-lifecycle",
+        "moves to base/objects",
+    ),
+    (
+        "decisions have no runtime, serialization or HTTP",
+        "crates/decisions/sli",
+        "moves to base/objects",
+    ),
+    (
+        "decisions have no runtime, serialization or HTTP",
+        "crates/decisions/slices",
+        "moves to base/objects",
+    ),
+    (
+        "decisions have no runtime, serialization or HTTP",
+        "crates/decisions/workloads",
+        "moves to base/objects",
+    ),
+    (
+        "documentation says more than the name",
+        "bins",
+        "is deleted crate by crate",
+    ),
+    (
+        "documentation says more than the name",
+        "crates",
+        "is deleted crate by crate",
+    ),
+    (
+        "files stay below 600 lines",
+        "crates/decisions/latency-profile",
+        "is split",
+    ),
+    (
+        "files stay below 600 lines",
+        "crates/decisions/pod-lifecycle",
+        "is split",
+    ),
+    ("large crates have a README", "bins/pointsman", "is written"),
+    ("large crates have a README", "crates/edges/kernel", "is written"),
+    ("large crates have a README", "crates/lab/testkit", "is written"),
+    (
+        "large crates have a README",
+        "crates/server/api-server",
+        "is written",
+    ),
+    ("large crates have a README", "crates/server/rules", "is written"),
+    (
+        "layers point down only",
+        "crates/decisions/nft",
+        "moves down with the shared types",
+    ),
+    (
+        "modules are not included by path",
+        "bins/pointsman",
+        "moves to a crate",
+    ),
+    (
+        "modules are not included by path",
+        "crates/decisions/nft",
+        "moves to a crate",
+    ),
+    (
+        "modules are not included by path",
+        "crates/edges/node-agent",
+        "moves to a crate",
+    ),
+    (
+        "modules are not included by path",
+        "crates/server/api-server",
+        "moves to a crate",
+    ),
+];
+
+#[test]
+fn the_house_is_tidy() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
+    let tree = Tree::read(&root).expect("the repository can be read");
+    let mut problems = Vec::new();
+    let mut needed = vec![false; NOT_YET.len()];
+    for (rule, check) in CHECKS {
+        for violation in check(&tree) {
+            let excuse = NOT_YET
+                .iter()
+                .position(|(of, place, _)| of == rule && covers(place, &violation.place));
+            match excuse {
+                Some(at) => needed[at] = true,
+                None => problems.push(format!("{rule}: {}: {}", violation.place, violation.what)),
+            }
+        }
+    }
+    let stale = NOT_YET.iter().zip(needed).filter(|(_, needed)| !needed);
+    problems.extend(
+        stale.map(|((rule, place, _), _)| format!("NOT_YET is too long: {place} keeps \"{rule}\" now")),
+    );
+    assert!(
+        problems.is_empty(),
+        "{} problems:\n{}",
+        problems.len(),
+        problems.join("\n")
+    );
+}
+
+fn covers(place: &str, path: &str) -> bool {
+    path.strip_prefix(place)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
