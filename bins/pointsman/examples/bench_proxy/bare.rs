@@ -9,8 +9,8 @@ use pointsman_model::{
     Conditions, NodeName, Port, PortName, Protocol, Service, ServiceName, ServicePort, Slice, SliceEndpoint,
     SliceName, SlicePort, TrafficPolicy,
 };
-use pointsman_netlink::netlink::Buffers;
-use pointsman_netlink::nft::{Batch as Messages, Client, Transaction};
+use pointsman_netlink::nft::{Batch as Messages, Transaction};
+use pointsman_netlink_io::{Buffers, Client};
 use pointsman_nft::{Planner, TableSettings};
 use pointsman_testkit::netns::Namespace;
 use std::net::Ipv4Addr;

@@ -19,8 +19,8 @@ use pointsman_model::{
     Conditions, NodeName, Port, PortName, Protocol, Service, ServiceName, ServicePort, Slice, SliceEndpoint,
     SliceName, SlicePort, TrafficPolicy,
 };
-use pointsman_netlink::netlink::Buffers;
-use pointsman_netlink::nft::{Batch, Client};
+use pointsman_netlink::nft::Batch;
+use pointsman_netlink_io::{Buffers, Client};
 use pointsman_nft::TableSettings;
 use pointsman_testkit::netns::Namespace;
 

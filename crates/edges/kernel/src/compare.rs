@@ -11,8 +11,8 @@ use pointsman_iptables::saved::meaning;
 use pointsman_iptables::service::{EndpointComments, ServiceRules};
 use pointsman_iptables::{ChainName, Table, render};
 use pointsman_model::Address;
-use pointsman_netlink::netlink::Buffers;
-use pointsman_netlink::nft::{Client, Element, Name, Op, ReadError, Set, Value};
+use pointsman_netlink::nft::{Element, Name, Op, Set, Value};
+use pointsman_netlink_io::{Buffers, Client, RequestError};
 use pointsman_nft::{Planner, Pool, SetId, TABLE, TableSettings, describe, family};
 
 use crate::iptables::{Iptables, Variant};
@@ -108,7 +108,7 @@ pub fn nftables<A: Address>(
     let (family, destinations) = (family::<A>(), keys(state));
     let mut client = Client::open(Buffers::default()).map_err(|error| failed(io::Error::other(error)))?;
     let sets = match client.sets(family, &TABLE) {
-        Err(ReadError::NotFound) => return Ok(None),
+        Err(RequestError::NotFound) => return Ok(None),
         sets => sets.map_err(unreadable)?,
     };
     if sets.is_empty() {
@@ -215,7 +215,7 @@ fn normal(set: &Set, element: &Element) -> String {
     }
 }
 
-fn unreadable(error: ReadError) -> ProgramError {
+fn unreadable(error: RequestError) -> ProgramError {
     failed(io::Error::other(error))
 }
 

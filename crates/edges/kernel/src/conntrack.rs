@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use pointsman_dataplane::conntrack::{UdpFlow, UdpReview};
 use pointsman_model::{Address, Backend, IpFamily, Port};
-use pointsman_netlink::conntrack::{Conntrack, ConntrackError, Flow, Tuple};
-use pointsman_netlink::netlink::{Buffers, SocketError};
+use pointsman_netlink::conntrack::{Flow, Tuple};
+use pointsman_netlink_io::{Buffers, Conntrack, RequestError, SocketError};
 
 /// The number of UDP in IP headers.
 const UDP: u8 = 17;
@@ -26,7 +26,7 @@ impl FlowCleaner {
     /// Deletes the flows that the review calls stale; returns how many those were.
     ///
     /// This lists all flows of the family, so it belongs on a thread of its own.
-    pub fn clean<A: Address>(&mut self, review: &UdpReview<A>) -> Result<usize, ConntrackError> {
+    pub fn clean<A: Address>(&mut self, review: &UdpReview<A>) -> Result<usize, RequestError> {
         let family = match A::FAMILY {
             IpFamily::V4 => 2,
             IpFamily::V6 => 10,
@@ -37,7 +37,7 @@ impl FlowCleaner {
             .filter(|flow| read(flow).is_some_and(|flow| review.is_stale(&flow)))
             .collect();
         for flow in &stale {
-            self.conntrack.delete_flow(family, flow)?;
+            self.conntrack.delete(family, flow)?;
         }
         Ok(stale.len())
     }

@@ -7,8 +7,8 @@ use std::fmt;
 
 use pointsman_dataplane::Settings;
 use pointsman_model::Address;
-use pointsman_netlink::netlink::{Buffers, SocketError};
-use pointsman_netlink::nft::{Client, CommitError, Name, Op, Transaction};
+use pointsman_netlink::nft::{Name, Op, Transaction};
+use pointsman_netlink_io::{Buffers, Client, CommitError, SocketError};
 use pointsman_nft::{Ruleset, TABLE, TableSettings, family};
 
 /// The oldest kernel that nftables mode is made for: the release with deletions from the packet path, after

@@ -11,8 +11,8 @@ use std::sync::{Arc, mpsc};
 
 use pointsman_dataplane::{Batch, Change, ProgramError, Scope, ServiceState, Settings};
 use pointsman_model::{Address, ServiceName};
-use pointsman_netlink::netlink::Buffers;
-use pointsman_netlink::nft::{Client, CommitError, Generation, Name, Op, ReadError, Transaction};
+use pointsman_netlink::nft::{Generation, Name, Op, Transaction};
+use pointsman_netlink_io::{Buffers, Client, CommitError, RequestError};
 use pointsman_nft::{Inventory, Planner, Pool, Records, SetId, TABLE, TableSettings, family};
 
 use crate::memory;
@@ -346,7 +346,7 @@ fn refused(error: CommitError) -> ProgramError {
     }
 }
 
-fn unreadable(error: ReadError) -> ProgramError {
+fn unreadable(error: RequestError) -> ProgramError {
     ProgramError::Io {
         program: INTERFACE.to_owned(),
         source: io::Error::other(error),

@@ -9,8 +9,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 
 use pointsman_dataplane::ProgramError;
-use pointsman_netlink::netlink::Buffers;
-use pointsman_netlink::nft::Client;
+use pointsman_netlink_io::{Buffers, Client};
 
 use crate::nftables_backend::Commits;
 

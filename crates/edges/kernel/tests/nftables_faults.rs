@@ -8,10 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use pointsman_dataplane::Index;
 use pointsman_kernel::nft_kernel::NftKernel;
 use pointsman_kernel::nftables_backend::{Commits, NftablesBackend};
-use pointsman_netlink::netlink::{Buffers, Errno};
-use pointsman_netlink::nft::{
-    Chain, Client, CommitError, Family, Fault, Generation, Name, ReadError, Rule, Set, Table, Transaction,
-};
+use pointsman_netlink::netlink::Errno;
+use pointsman_netlink::nft::{Chain, Family, Fault, Generation, Name, Rule, Set, Table, Transaction};
+use pointsman_netlink_io::{Buffers, Client, CommitError, RequestError};
 use pointsman_nft::Records;
 use pointsman_testkit::cluster::Cluster;
 use pointsman_testkit::netns::Namespace;
@@ -52,14 +51,17 @@ impl Faulty {
         now
     }
 
-    fn read<T>(&mut self, read: impl FnOnce(&mut Client) -> Result<T, ReadError>) -> Result<T, ReadError> {
+    fn read<T>(
+        &mut self,
+        read: impl FnOnce(&mut Client) -> Result<T, RequestError>,
+    ) -> Result<T, RequestError> {
         if !self.strikes() {
             return read(&mut self.inner);
         }
         Err(match self.trouble {
-            Trouble::Passing(errno) | Trouble::Refused(errno) => ReadError::Refused { errno },
-            Trouble::Overtaken => ReadError::Disturbed(10),
-            Trouble::Unanswered | Trouble::Flushed => ReadError::Unfinished,
+            Trouble::Passing(errno) | Trouble::Refused(errno) => RequestError::Refused { errno },
+            Trouble::Overtaken => RequestError::Disturbed(10),
+            Trouble::Unanswered | Trouble::Flushed => RequestError::Unfinished,
         })
     }
 }
@@ -87,28 +89,28 @@ impl NftKernel for Faulty {
         })
     }
 
-    fn generation(&mut self) -> Result<Generation, ReadError> {
+    fn generation(&mut self) -> Result<Generation, RequestError> {
         self.read(Client::generation)
     }
 
-    fn tables(&mut self, family: Family) -> Result<Vec<Table>, ReadError> {
+    fn tables(&mut self, family: Family) -> Result<Vec<Table>, RequestError> {
         self.read(|client| client.tables(family))
     }
 
     // These and the elements of most sets are read as the sets are, which stand for them.
-    fn chains(&mut self, family: Family, table: &Name) -> Result<Vec<Chain>, ReadError> {
+    fn chains(&mut self, family: Family, table: &Name) -> Result<Vec<Chain>, RequestError> {
         self.inner.chains(family, table)
     }
 
-    fn rules(&mut self, family: Family, table: &Name) -> Result<Vec<Rule>, ReadError> {
+    fn rules(&mut self, family: Family, table: &Name) -> Result<Vec<Rule>, RequestError> {
         NftKernel::rules(&mut self.inner, family, table)
     }
 
-    fn sets(&mut self, family: Family, table: &Name) -> Result<Vec<Set>, ReadError> {
+    fn sets(&mut self, family: Family, table: &Name) -> Result<Vec<Set>, RequestError> {
         self.read(|client| client.sets(family, table))
     }
 
-    fn records(&mut self, family: Family, table: &Name, set: &Set) -> Result<Records, ReadError> {
+    fn records(&mut self, family: Family, table: &Name, set: &Set) -> Result<Records, RequestError> {
         if set.name.as_str() == "backends" {
             self.read(|client| client.records(family, table, set))
         } else {

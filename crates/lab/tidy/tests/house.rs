@@ -19,7 +19,12 @@ const NOT_YET: &[(&str, &str, &str)] = &[
     ),
     (
         "ARCHITECTURE.md names every crate and its question",
-        "crates/edges/netlink",
+        "crates/base/netlink",
+        "is rewritten",
+    ),
+    (
+        "ARCHITECTURE.md names every crate and its question",
+        "crates/edges/netlink-io",
         "is rewritten",
     ),
     (
@@ -156,11 +161,6 @@ const NOT_YET: &[(&str, &str, &str)] = &[
         "is written",
     ),
     ("large crates have a README", "crates/server/rules", "is written"),
-    (
-        "layers point down only",
-        "crates/decisions/nft",
-        "moves down with the shared types",
-    ),
     (
         "modules are not included by path",
         "bins/pointsman",

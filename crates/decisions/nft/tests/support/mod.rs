@@ -7,8 +7,8 @@ pub mod network;
 use std::sync::Arc;
 
 use pointsman_dataplane::{Index, Scope, ServiceState};
-use pointsman_netlink::netlink::Buffers;
-use pointsman_netlink::nft::{Client, Element, Op, Transaction};
+use pointsman_netlink::nft::{Element, Op, Transaction};
+use pointsman_netlink_io::{Buffers, Client};
 use pointsman_nft::{Inventory, KernelTable, Planner, Pool, Records, SetId, TABLE, TableSettings, family};
 use pointsman_testkit::cluster::Family;
 

@@ -1,18 +1,15 @@
 //! How does a transaction get into the kernel, and the kernel's state out of it?
 
-use super::batch::{Batch, BatchError, Fault, Generation};
-use super::chain::Chain;
-use super::element::{Element, ElementList};
-use super::name::{Family, Name};
-use super::rule::Rule;
-use super::set::Set;
-use super::table::Table;
-use super::transaction::Transaction;
-use super::wire::{self, msg};
-use crate::netlink::{
-    Buffers, Errno, ErrorReply, Header, Malformed, Message, Messages, Received, Socket, SocketError, Writer,
-    flags, kind,
+use pointsman_netlink::netlink::{
+    Errno, ErrorReply, Header, Malformed, Message, Messages, Writer, flags, kind,
 };
+use pointsman_netlink::nft::wire::{self, msg};
+use pointsman_netlink::nft::{
+    Batch, BatchError, Chain, Element, ElementList, Family, Fault, Generation, Name, Rule, Set, Table,
+    Transaction,
+};
+
+use crate::socket::{Buffers, Listing, Received, RequestError, Socket, SocketError};
 
 /// How often a dump that a commit disturbed is begun again.
 const DUMP_ATTEMPTS: u32 = 10;
@@ -56,37 +53,10 @@ impl CommitError {
     }
 }
 
-/// The kernel's state could not be read.
-#[derive(Debug, thiserror::Error)]
-pub enum ReadError {
-    /// The kernel answered with an error.
-    #[error("the kernel refused to list: {errno}")]
-    Refused {
-        /// The error.
-        errno: Errno,
-    },
-    /// The table, chain or set does not exist.
-    #[error("there is no such table, chain or set")]
-    NotFound,
-    /// The ruleset changed during every attempt.
-    #[error("the ruleset changed during each of {0} attempts to list it")]
-    Disturbed(u32),
-    /// The socket failed.
-    #[error(transparent)]
-    Socket(#[from] SocketError),
-    /// The answer makes no sense.
-    #[error(transparent)]
-    Malformed(#[from] Malformed),
-    /// The answer ended early.
-    #[error("the kernel's answer has no end")]
-    Unfinished,
-}
-
 /// A connection to nf_tables of the network namespace it was opened in.
 #[derive(Debug)]
 pub struct Client {
     socket: Socket,
-    next_sequence: u32,
 }
 
 impl Client {
@@ -94,7 +64,6 @@ impl Client {
     pub fn open(buffers: Buffers) -> Result<Self, SocketError> {
         Ok(Self {
             socket: Socket::netfilter(buffers)?,
-            next_sequence: 1,
         })
     }
 
@@ -104,18 +73,18 @@ impl Client {
         transactions: &[Transaction],
         only_at: Option<Generation>,
     ) -> Result<(), CommitError> {
-        let batch = Batch::encode(transactions, only_at, self.next_sequence)?;
+        let batch = Batch::encode(transactions, only_at, self.next_sequence())?;
         self.commit_batch(&batch)
     }
 
     /// The sequence number the next batch must begin with.
     pub fn next_sequence(&self) -> u32 {
-        self.next_sequence
+        self.socket.next_sequence()
     }
 
     /// Commits a batch encoded elsewhere, which must begin with [`Client::next_sequence`].
     pub fn commit_batch(&mut self, batch: &Batch) -> Result<(), CommitError> {
-        self.next_sequence = self.next_sequence.wrapping_add(batch.sequence_count());
+        self.socket.skip_sequences(batch.sequence_count());
         if batch.is_empty() {
             return Ok(());
         }
@@ -159,7 +128,7 @@ impl Client {
     }
 
     /// The ruleset's current generation.
-    pub fn generation(&mut self) -> Result<Generation, ReadError> {
+    pub fn generation(&mut self) -> Result<Generation, RequestError> {
         let mut generation = None;
         self.request(Family::Inet, msg::GET_GENERATION, 0, |_| {}, &mut |message| {
             for attribute in message.attributes()? {
@@ -170,18 +139,18 @@ impl Client {
             }
             Ok(())
         })?;
-        generation.ok_or(ReadError::Unfinished)
+        generation.ok_or(RequestError::Unfinished)
     }
 
     /// The tables of a family.
-    pub fn tables(&mut self, family: Family) -> Result<Vec<Table>, ReadError> {
+    pub fn tables(&mut self, family: Family) -> Result<Vec<Table>, RequestError> {
         self.dump(family, msg::GET_TABLE, &|_| {}, |message| {
             Table::decode(message).map(Option::into_iter)
         })
     }
 
     /// The chains of a table.
-    pub fn chains(&mut self, family: Family, table: &Name) -> Result<Vec<Chain>, ReadError> {
+    pub fn chains(&mut self, family: Family, table: &Name) -> Result<Vec<Chain>, RequestError> {
         let of_table = |w: &mut Writer| w.text(wire::chain::TABLE, table.as_str());
         self.dump(family, msg::GET_CHAIN, &of_table, |message| {
             let (owner, chain) = Chain::decode(message)?;
@@ -190,7 +159,7 @@ impl Client {
     }
 
     /// The rules of a table with their handles, in the order of their chains.
-    pub fn rules(&mut self, family: Family, table: &Name) -> Result<Vec<(Rule, u64)>, ReadError> {
+    pub fn rules(&mut self, family: Family, table: &Name) -> Result<Vec<(Rule, u64)>, RequestError> {
         let of_table = |w: &mut Writer| w.text(wire::rule::TABLE, table.as_str());
         self.dump(family, msg::GET_RULE, &of_table, |message| {
             let (owner, rule, handle) = Rule::decode(message)?;
@@ -200,7 +169,7 @@ impl Client {
     }
 
     /// The sets of a table.
-    pub fn sets(&mut self, family: Family, table: &Name) -> Result<Vec<Set>, ReadError> {
+    pub fn sets(&mut self, family: Family, table: &Name) -> Result<Vec<Set>, RequestError> {
         let of_table = |w: &mut Writer| w.text(wire::set::TABLE, table.as_str());
         self.dump(family, msg::GET_SET, &of_table, |message| {
             let (owner, set) = Set::decode(message)?;
@@ -209,7 +178,12 @@ impl Client {
     }
 
     /// The elements of a set.
-    pub fn elements(&mut self, family: Family, table: &Name, set: &Name) -> Result<Vec<Element>, ReadError> {
+    pub fn elements(
+        &mut self,
+        family: Family,
+        table: &Name,
+        set: &Name,
+    ) -> Result<Vec<Element>, RequestError> {
         self.collect_elements((family, table, set), Vec::new, Vec::push)
     }
 
@@ -220,7 +194,7 @@ impl Client {
         (family, table, set): (Family, &Name, &Name),
         begin: impl Fn() -> T,
         mut push: impl FnMut(&mut T, Element),
-    ) -> Result<T, ReadError> {
+    ) -> Result<T, RequestError> {
         let of_set = |w: &mut Writer| {
             w.text(wire::element::LIST_TABLE, table.as_str());
             w.text(wire::element::LIST_SET, set.as_str());
@@ -246,7 +220,7 @@ impl Client {
         kind: u16,
         body: &dyn Fn(&mut Writer),
         decode: impl Fn(&Message<'_>) -> Result<I, Malformed>,
-    ) -> Result<Vec<T>, ReadError> {
+    ) -> Result<Vec<T>, RequestError> {
         self.dump_into(family, kind, body, Vec::new, |found, message| {
             found.extend(decode(message)?);
             Ok(())
@@ -260,20 +234,25 @@ impl Client {
         body: &dyn Fn(&mut Writer),
         begin: impl Fn() -> T,
         mut visit: impl FnMut(&mut T, &Message<'_>) -> Result<(), Malformed>,
-    ) -> Result<T, ReadError> {
+    ) -> Result<T, RequestError> {
         for _ in 0..DUMP_ATTEMPTS {
             let mut found = begin();
-            let whole = self.request(family, kind, flags::DUMP, body, &mut |message| {
+            let listing = self.request(family, kind, flags::DUMP, body, &mut |message| {
                 visit(&mut found, message)
-            })?;
-            if whole {
-                return Ok(found);
+            });
+            match listing {
+                Ok(Listing::Whole) => return Ok(found),
+                // The kernel gives up a dump during which the ruleset changed too much.
+                Ok(Listing::Disturbed)
+                | Err(RequestError::Refused {
+                    errno: Errno::INTR | Errno::AGAIN,
+                }) => {}
+                Err(error) => return Err(error),
             }
         }
-        Err(ReadError::Disturbed(DUMP_ATTEMPTS))
+        Err(RequestError::Disturbed(DUMP_ATTEMPTS))
     }
 
-    /// Sends a request and hands its answers to `visit`. False if a commit disturbed the dump.
     fn request(
         &mut self,
         family: Family,
@@ -281,57 +260,16 @@ impl Client {
         extra_flags: u16,
         body: impl FnOnce(&mut Writer),
         visit: &mut dyn FnMut(&Message<'_>) -> Result<(), Malformed>,
-    ) -> Result<bool, ReadError> {
-        let sequence = self.next_sequence;
-        self.next_sequence = sequence.wrapping_add(1);
+    ) -> Result<Listing, RequestError> {
         let header = Header {
             kind: wire::SUBSYSTEM << 8 | kind,
-            flags: flags::REQUEST | flags::ACK | extra_flags,
-            sequence,
+            flags: extra_flags,
+            sequence: 0,
             family: family.number(),
             version: 0,
             resource: 0,
         };
-        let mut writer = Writer::new();
-        writer.message(header, body);
-        self.socket.drain();
-        self.socket.send(writer.bytes())?;
-        read_answer(&mut self.socket, sequence, visit)
-    }
-}
-
-/// Reads until the end of a dump or the acknowledgement of a single answer.
-fn read_answer(
-    socket: &mut Socket,
-    sequence: u32,
-    visit: &mut dyn FnMut(&Message<'_>) -> Result<(), Malformed>,
-) -> Result<bool, ReadError> {
-    let mut whole = true;
-    let mut malformed = None;
-    loop {
-        let Received::Datagram(datagram) = socket.receive()? else {
-            return Err(ReadError::Unfinished);
-        };
-        for message in Messages::new(datagram) {
-            let message = message?;
-            if message.sequence != sequence {
-                continue;
-            }
-            whole &= message.flags & flags::DUMP_INTERRUPTED == 0;
-            match message.kind {
-                kind::DONE => return malformed.map_or(Ok(whole), Err),
-                kind::ERROR => match ErrorReply::decode(&message)?.error {
-                    None => return malformed.map_or(Ok(whole), Err),
-                    Some(Errno::NOENT) => return Err(ReadError::NotFound),
-                    // The kernel gives up a dump during which the ruleset changed too much.
-                    Some(Errno::INTR | Errno::AGAIN) => return Ok(false),
-                    Some(errno) => return Err(ReadError::Refused { errno }),
-                },
-                // Go on reading after nonsense, so that the socket is left in order.
-                _ if malformed.is_none() => malformed = visit(&message).err().map(ReadError::from),
-                _ => {}
-            }
-        }
+        self.socket.request(header, body, visit)
     }
 }
 

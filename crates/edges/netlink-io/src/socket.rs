@@ -8,7 +8,9 @@ use rustix::net::{
     sockopt,
 };
 
-use super::reply::Errno;
+use pointsman_netlink::netlink::{
+    Errno, ErrorReply, Header, Malformed, Message, Messages, Writer, flags, kind,
+};
 
 /// How much the socket may hold.
 ///
@@ -54,6 +56,40 @@ pub enum SocketError {
     Receive(#[source] io::Error),
 }
 
+/// A request was not answered as it should be.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// The kernel answered with an error.
+    #[error("the kernel refused the request: {errno}")]
+    Refused {
+        /// The error.
+        errno: Errno,
+    },
+    /// What the request speaks of does not exist.
+    #[error("there is no such table, chain, set or flow")]
+    NotFound,
+    /// The ruleset changed during every attempt.
+    #[error("the ruleset changed during each of {0} attempts to list it")]
+    Disturbed(u32),
+    /// The socket failed.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// The answer makes no sense.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// The answer ended early.
+    #[error("the kernel's answer has no end")]
+    Unfinished,
+}
+
+/// Whether a list is of one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Listing {
+    Whole,
+    /// A commit came in between.
+    Disturbed,
+}
+
 /// What a read gave.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Received<'a> {
@@ -69,6 +105,7 @@ pub struct Socket {
     fd: OwnedFd,
     buffer: Vec<u8>,
     send_buffer: usize,
+    next_sequence: u32,
 }
 
 impl Socket {
@@ -96,6 +133,7 @@ impl Socket {
             // The kernel fills dumps in pieces of at most 32 KiB.
             buffer: vec![0; 64 << 10],
             send_buffer: 0,
+            next_sequence: 1,
         };
         socket.ensure_send_buffer(buffers.send);
         Ok(socket)
@@ -139,6 +177,75 @@ impl Socket {
         Ok(Received::Datagram(&self.buffer[..length]))
     }
 
+    /// The sequence number that the next message should have.
+    pub fn next_sequence(&self) -> u32 {
+        self.next_sequence
+    }
+
+    /// So many sequence numbers are used up.
+    pub fn skip_sequences(&mut self, count: u32) {
+        self.next_sequence = self.next_sequence.wrapping_add(count);
+    }
+
+    /// Sends a request, whose sequence number is set here, and hands every message of the answer to `visit`,
+    /// up to the end of the list or the acknowledgement.
+    pub(crate) fn request(
+        &mut self,
+        header: Header,
+        body: impl FnOnce(&mut Writer),
+        visit: &mut dyn FnMut(&Message<'_>) -> Result<(), Malformed>,
+    ) -> Result<Listing, RequestError> {
+        let sequence = self.next_sequence;
+        self.skip_sequences(1);
+        let mut writer = Writer::new();
+        let flags = flags::REQUEST | flags::ACK | header.flags;
+        writer.message(
+            Header {
+                sequence,
+                flags,
+                ..header
+            },
+            body,
+        );
+        self.drain();
+        self.send(writer.bytes())?;
+        self.read_answer(sequence, visit)
+    }
+
+    fn read_answer(
+        &mut self,
+        sequence: u32,
+        visit: &mut dyn FnMut(&Message<'_>) -> Result<(), Malformed>,
+    ) -> Result<Listing, RequestError> {
+        let mut listing = Listing::Whole;
+        let mut malformed = None;
+        loop {
+            let Received::Datagram(datagram) = self.receive()? else {
+                return Err(RequestError::Unfinished);
+            };
+            for message in Messages::new(datagram) {
+                let message = message?;
+                if message.sequence != sequence {
+                    continue;
+                }
+                if message.flags & flags::DUMP_INTERRUPTED != 0 {
+                    listing = Listing::Disturbed;
+                }
+                match message.kind {
+                    kind::DONE => return malformed.map_or(Ok(listing), Err),
+                    kind::ERROR => match ErrorReply::decode(&message)?.error {
+                        None => return malformed.map_or(Ok(listing), Err),
+                        Some(Errno::NOENT) => return Err(RequestError::NotFound),
+                        Some(errno) => return Err(RequestError::Refused { errno }),
+                    },
+                    // Go on reading after nonsense, so that the socket is left in order.
+                    _ if malformed.is_none() => malformed = visit(&message).err().map(RequestError::from),
+                    _ => {}
+                }
+            }
+        }
+    }
+
     /// Throws away whatever is waiting, so that an old reply is not taken for a new one.
     pub fn drain(&mut self) {
         while matches!(
@@ -159,12 +266,6 @@ impl Socket {
         } else {
             let _ = sockopt::set_socket_send_buffer_size(&self.fd, wanted);
         }
-    }
-}
-
-impl From<rustix::io::Errno> for Errno {
-    fn from(errno: rustix::io::Errno) -> Self {
-        Self(errno.raw_os_error())
     }
 }
 

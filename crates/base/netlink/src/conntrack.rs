@@ -1,20 +1,20 @@
-//! What is a flow, and which ones does a filter mean?
+//! What is a tracked flow?
+//!
+//! The kernel keeps sending a flow where its first packet went. For TCP that is right; a UDP flow must be
+//! forgotten when its backend is gone, or the client talks to nobody until the entry expires.
 
 use std::net::IpAddr;
 
 use crate::netlink::{Attribute, Attributes, Malformed, Message, Writer};
 
 /// Numbers from `linux/netfilter/nfnetlink_conntrack.h`.
-pub(super) mod wire {
+pub mod wire {
     pub const SUBSYSTEM: u16 = 1;
     pub const GET: u16 = 1;
     pub const DELETE: u16 = 2;
     pub const TUPLE_ORIG: u16 = 1;
     pub const TUPLE_REPLY: u16 = 2;
     pub const ID: u16 = 12;
-    pub const FILTER: u16 = 25;
-    pub const FILTER_ORIG: u16 = 1;
-    pub const FILTER_REPLY: u16 = 2;
     pub const TUPLE_IP: u16 = 1;
     pub const TUPLE_PROTO: u16 = 2;
     pub const V4_SRC: u16 = 1;
@@ -24,12 +24,6 @@ pub(super) mod wire {
     pub const PROTO_NUM: u16 = 1;
     pub const PROTO_SRC_PORT: u16 = 2;
     pub const PROTO_DST_PORT: u16 = 3;
-    /// Bits of a filter: which parts of the tuple count.
-    pub const MATCH_SRC: u32 = 1;
-    pub const MATCH_DST: u32 = 1 << 1;
-    pub const MATCH_PROTO: u32 = 1 << 3;
-    pub const MATCH_SRC_PORT: u32 = 1 << 4;
-    pub const MATCH_DST_PORT: u32 = 1 << 5;
 }
 
 /// One direction of a flow; parts that are not known or do not matter are absent.
@@ -48,19 +42,8 @@ pub struct Tuple {
 }
 
 impl Tuple {
-    /// Whether every part that is present here is the same there.
-    pub fn admits(&self, other: &Self) -> bool {
-        fn part<T: PartialEq>(wanted: Option<T>, found: Option<T>) -> bool {
-            wanted.is_none() || wanted == found
-        }
-        self.protocol == other.protocol
-            && part(self.source, other.source)
-            && part(self.destination, other.destination)
-            && part(self.source_port, other.source_port)
-            && part(self.destination_port, other.destination_port)
-    }
-
-    pub(super) fn encode(&self, kind: u16, writer: &mut Writer) {
+    /// Writes the direction as one attribute.
+    pub fn encode(&self, kind: u16, writer: &mut Writer) {
         writer.nest(kind, |tuple| {
             if self.source.is_some() || self.destination.is_some() {
                 tuple.nest(wire::TUPLE_IP, |ip| {
@@ -78,15 +61,6 @@ impl Tuple {
                 }
             });
         });
-    }
-
-    pub(super) fn match_bits(&self) -> u32 {
-        let bit = |present: bool, bit: u32| if present { bit } else { 0 };
-        wire::MATCH_PROTO
-            | bit(self.source.is_some(), wire::MATCH_SRC)
-            | bit(self.destination.is_some(), wire::MATCH_DST)
-            | bit(self.source_port.is_some(), wire::MATCH_SRC_PORT)
-            | bit(self.destination_port.is_some(), wire::MATCH_DST_PORT)
     }
 
     fn decode(attribute: &Attribute<'_>) -> Result<Self, Malformed> {
@@ -170,67 +144,5 @@ impl Flow {
             reply: reply.ok_or(Malformed("a flow without its reply direction"))?,
             id,
         })
-    }
-}
-
-/// Which flows are meant: all given parts must match.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FlowFilter {
-    /// What the client sends.
-    pub original: Option<Tuple>,
-    /// What comes back.
-    pub reply: Option<Tuple>,
-}
-
-impl FlowFilter {
-    /// Flows of a protocol that clients address to this address and port.
-    pub fn to_destination(protocol: u8, address: Option<IpAddr>, port: u16) -> Self {
-        Self {
-            original: Some(Tuple {
-                protocol,
-                destination: address,
-                destination_port: Some(port),
-                ..Tuple::default()
-            }),
-            reply: None,
-        }
-    }
-
-    /// Flows of a protocol that this backend answers.
-    pub fn to_backend(protocol: u8, address: IpAddr, port: Option<u16>) -> Self {
-        Self {
-            original: None,
-            reply: Some(Tuple {
-                protocol,
-                source: Some(address),
-                source_port: port,
-                ..Tuple::default()
-            }),
-        }
-    }
-
-    /// Whether a flow is meant.
-    pub fn admits(&self, flow: &Flow) -> bool {
-        let part = |wanted: &Option<Tuple>, found: &Tuple| wanted.is_none_or(|tuple| tuple.admits(found));
-        part(&self.original, &flow.original) && part(&self.reply, &flow.reply)
-    }
-
-    /// Whether no part is given: such a filter would mean every flow, and is refused.
-    pub fn is_empty(&self) -> bool {
-        self.original.is_none() && self.reply.is_none()
-    }
-
-    pub(super) fn encode(&self, writer: &mut Writer) {
-        if let Some(tuple) = &self.original {
-            tuple.encode(wire::TUPLE_ORIG, writer);
-        }
-        if let Some(tuple) = &self.reply {
-            tuple.encode(wire::TUPLE_REPLY, writer);
-        }
-        writer.nest(wire::FILTER, |filter| {
-            let bits = |tuple: Option<Tuple>| tuple.map_or(0, |tuple| tuple.match_bits());
-            filter.u32_host(wire::FILTER_ORIG, bits(self.original));
-            filter.u32_host(wire::FILTER_REPLY, bits(self.reply));
-        });
     }
 }

@@ -6,11 +6,7 @@
 mod attribute;
 mod message;
 mod reply;
-#[cfg(feature = "socket")]
-mod socket;
 
 pub use attribute::{Attribute, Attributes, Malformed, Writer};
 pub use message::{HEADER_LEN, Header, Message, Messages, NETFILTER_HEADER_LEN, flags, kind};
 pub use reply::{Errno, ErrorReply};
-#[cfg(feature = "socket")]
-pub use socket::{Buffers, Received, Socket, SocketError};

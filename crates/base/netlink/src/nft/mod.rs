@@ -5,8 +5,6 @@
 
 mod batch;
 mod chain;
-#[cfg(feature = "socket")]
-mod client;
 mod data_wire;
 mod element;
 mod expr;
@@ -24,8 +22,6 @@ pub mod wire;
 
 pub use batch::{Batch, BatchError, Fault, Generation};
 pub use chain::{BaseChain, Chain, ChainKind, Hook, Policy};
-#[cfg(feature = "socket")]
-pub use client::{Client, CommitError, ReadError};
 pub use element::{Data, Element, ElementList};
 pub use expr::{
     CmpOp, CtDirection, CtKey, DynsetOp, Expr, FibFlags, FibResult, LookupTarget, MetaKey, NatKind,

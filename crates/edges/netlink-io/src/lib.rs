@@ -1,0 +1,12 @@
+//! How do netlink messages reach the kernel, and what did it answer?
+//!
+//! The sockets behind `pointsman-netlink`, whose types say what is sent: [`Client`] commits and lists nf_tables,
+//! [`Conntrack`] lists and deletes flows.
+
+mod conntrack;
+mod nft;
+mod socket;
+
+pub use conntrack::Conntrack;
+pub use nft::{Client, CommitError};
+pub use socket::{Buffers, RequestError, SocketError};
