@@ -2,9 +2,17 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 CARGO ?= cargo
+# A version that the pinned toolchain can build.
+NEXTEST := 0.9.143
 
-# Debian packages that building and testing need, each with a file that shows it is there.
-PACKAGES := \
+# Debian packages, each with a file that shows it is there. Building needs a linker and the headers of C.
+BUILD_PACKAGES := \
+  gcc:/usr/bin/cc \
+  libc6-dev:/usr/include/stdio.h
+# Running needs nothing: `pointsman up` speaks to the kernel itself.
+RUN_PACKAGES :=
+# Tests compare us with the tools that others use; benchmarks and scenarios need some of them, too.
+TEST_PACKAGES := \
   etcd-server:/usr/bin/etcd \
   iptables:/usr/sbin/iptables-nft-restore \
   nftables:/usr/sbin/nft \
@@ -14,32 +22,49 @@ PACKAGES := \
   chromium-driver:/usr/bin/chromedriver
 # Any kubectl will do; Debian's is the fallback.
 ifeq ($(shell command -v kubectl),)
-PACKAGES += kubernetes-client:/usr/bin/kubectl
+TEST_PACKAGES += kubernetes-client:/usr/bin/kubectl
 endif
+
+# Installs those of the packages $(1) that are missing. Nothing else here needs root to build.
+define install
+@missing=(); for entry in $(1); do \
+  [ -e "$${entry#*:}" ] || missing+=("$${entry%%:*}"); \
+done; \
+if [ $${#missing[@]} -gt 0 ]; then \
+  echo "installing $${missing[*]}"; \
+  sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; \
+  $$sudo apt-get update -qq && \
+  $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$${missing[@]}" >/dev/null; \
+fi
+endef
 
 .PHONY: help
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
+.PHONY: build-deps
+build-deps: ## Install what building and running need, if it is missing
+	$(call install,$(BUILD_PACKAGES) $(RUN_PACKAGES))
+
 .PHONY: deps
-deps: ## Install what is missing (Debian packages; needs root or sudo)
-	@missing=(); for entry in $(PACKAGES); do \
-	  [ -e "$${entry#*:}" ] || missing+=("$${entry%%:*}"); \
-	done; \
-	if [ $${#missing[@]} -gt 0 ]; then \
-	  echo "installing $${missing[*]}"; \
-	  sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; \
-	  $$sudo apt-get update -qq && \
-	  $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$${missing[@]}" >/dev/null; \
-	fi
+deps: ## Install what testing and measuring need, if it is missing (Debian packages; root or sudo)
+	$(call install,$(BUILD_PACKAGES) $(RUN_PACKAGES) $(TEST_PACKAGES))
+
+.PHONY: nextest
+nextest: build-deps ## Install the test runner, if it is missing
+	@command -v cargo-nextest >/dev/null || $(CARGO) install --locked --version $(NEXTEST) cargo-nextest
 
 .PHONY: build
-build: deps ## Build the program (debug)
-	$(CARGO) build --locked --workspace --bins
+build: build-deps ## Build the program (debug)
+	$(CARGO) build --locked --bin pointsman
 
+# Without root a cluster lives in a user namespace, where the kernel gives one to users.
 .PHONY: up
 up: build ## Run a cluster with a demonstration on this machine until Ctrl-C
-	sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; $$sudo target/debug/pointsman up --demo
+	@sudo=; if [ "$$(id -u)" != 0 ] && ! unshare --user --map-root-user --net --pid --mount --fork true 2>/dev/null; then \
+	  echo "this kernel gives user namespaces to root only: starting with sudo"; sudo=sudo; \
+	fi; \
+	$$sudo target/debug/pointsman up --demo
 
 .PHONY: test
 test: deps fmt clippy licences unit ## Everything that CI checks
@@ -49,7 +74,7 @@ fmt: ## Check the formatting
 	$(CARGO) fmt --all --check
 
 .PHONY: clippy
-clippy: deps ## Lint with warnings denied
+clippy: build-deps ## Lint with warnings denied
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 
 .PHONY: licences
@@ -57,11 +82,15 @@ licences: ## Check that every dependency may be distributed under Apache-2.0
 	python3 tools/licences.py
 
 .PHONY: unit
-unit: deps ## Run all tests
+unit: deps nextest ## Run all tests
 	$(CARGO) nextest run --locked --workspace
 
+.PHONY: quick
+quick: nextest ## Run the fast tests: no root, no packages, every crate but the program's own suites
+	$(CARGO) nextest run --locked --profile quick -p 'pointsman-*'
+
 .PHONY: test-kube
-test-kube: deps ## Run the black-box suite against a cluster's API server (KUBECONFIG=path; needs root)
+test-kube: deps nextest ## Run the black-box suite against a cluster's API server (KUBECONFIG=path; needs root)
 	@[ -n "$(KUBECONFIG)" ] || { echo "name the cluster: make test-kube KUBECONFIG=path"; exit 2; }
 	POINTSMAN_TEST_KUBECONFIG=$(abspath $(KUBECONFIG)) $(CARGO) nextest run --locked -p pointsman --test kube
 
@@ -76,7 +105,7 @@ bench-controllers: deps ## Measure the EndpointSlice loop (PEER_KCM=path adds ku
 	target/release/examples/bench_controllers target/release/pointsman
 
 .PHONY: dist
-dist: deps ## Build what is shipped: one stripped program and its checksum, in dist/
+dist: build-deps ## Build what is shipped: one stripped program and its checksum, in dist/
 	$(CARGO) build --locked --profile dist --bin pointsman
 	@mkdir -p dist && cp target/dist/pointsman dist/pointsman && strip dist/pointsman
 	@cd dist && sha256sum pointsman > pointsman.sha256 && ls -l pointsman && cat pointsman.sha256
