@@ -2,26 +2,21 @@
 
 mod apiserver;
 mod controllers;
-mod down;
 mod duration;
-mod exec;
 mod explain;
-mod faults;
 mod hollow;
-mod load;
 mod logging;
 mod metrics_reference;
 mod node;
-mod plain_http;
+mod output;
 mod profile;
 mod proxy;
-mod scenario;
-mod serve_http;
 mod sli;
-mod status;
+mod trials;
 mod up;
 
 use clap::{Parser, Subcommand};
+use pointsman_cluster::{self as cluster, rootless};
 use std::process::ExitCode;
 
 /// From a pod's health to every node's load-balancing rules, measured.
@@ -42,11 +37,11 @@ enum Command {
     /// Run everything on this machine: one command, no configuration.
     Up(Box<up::Flags>),
     /// Stop a cluster that `up` runs on this machine, and remove everything but its data.
-    Down(down::Flags),
+    Down(up::DownFlags),
     /// Show the health of clusters that `up` runs on this machine.
-    Status(status::Flags),
+    Status(up::StatusFlags),
     /// Run a command in a node or a pod of a cluster that `up` runs on this machine.
-    Exec(exec::Flags),
+    Exec(up::ExecFlags),
     /// Print completions for a shell.
     #[command(after_help = "For bash: source <(pointsman completions bash)")]
     Completions {
@@ -73,10 +68,10 @@ enum Command {
     Explain(Box<explain::Flags>),
     /// A small web server that tells who it is, for demonstrations and tests.
     #[command(hide = true)]
-    ServeHttp(serve_http::Flags),
+    ServeHttp(trials::ServeHttpFlags),
     /// Open connections at a fixed rate and count what becomes of them, for demonstrations and tests.
     #[command(hide = true)]
-    Load(load::Flags),
+    Load(trials::LoadFlags),
     /// Measure how long changes take to reach every node, and say when a pod may be stopped.
     Sli(Box<sli::Flags>),
     /// Print the reference of all metrics, in Markdown.
@@ -84,7 +79,7 @@ enum Command {
     MetricsReference,
     /// The first process in the namespaces of a cluster without root.
     #[command(hide = true)]
-    RootlessInit(up::rootless::InitFlags),
+    RootlessInit(up::InitFlags),
     /// Run another command of this program in the namespaces of a cluster without root.
     #[command(hide = true)]
     Inside {
@@ -97,9 +92,9 @@ enum Command {
     /// Run programmers without a kernel, to try a collector on a large cluster.
     Hollow(Box<hollow::Flags>),
     /// Put a documented load on a cluster that `up` runs, and compare the SLI with packets.
-    Scenario(scenario::Flags),
+    Scenario(trials::ScenarioFlags),
     /// Put clusters of three nodes under seeded faults, and check that nothing acknowledged is lost.
-    Faults(faults::Flags),
+    Faults(trials::FaultsFlags),
     /// Plan, apply and watch changes of how patient the cluster is with its nodes.
     Profile(Box<profile::Flags>),
 }
@@ -135,23 +130,27 @@ fn main() -> ExitCode {
     };
     let outcome = runtime.block_on(async {
         match cli.command {
-            Command::Up(flags) => up::run(*flags).await,
-            Command::Down(flags) => down::run(&flags).await,
-            Command::Status(flags) => return status::run(&flags).await,
-            Command::Exec(flags) => return exec::run(flags).await,
+            Command::Up(flags) => up::run(flags.config()).await,
+            Command::Down(flags) => cluster::down::run(&flags.name).await,
+            Command::Status(flags) => {
+                return cluster::status::run(flags.name.as_deref(), flags.output.into()).await;
+            }
+            Command::Exec(flags) => {
+                return cluster::exec::run(&flags.name, &flags.target, &flags.command).await;
+            }
             Command::Completions { shell } => complete(shell),
             Command::Apiserver(flags) => apiserver::run(*flags).await,
             Command::Controllers(flags) => controllers::run(*flags).await,
             Command::Node(flags) => node::run(*flags).await,
             Command::Proxy(flags) => proxy::run(*flags).await,
             Command::Explain(flags) => explain::run(*flags).await,
-            Command::ServeHttp(flags) => serve_http::run(flags).await,
-            Command::Load(flags) => load::run(flags).await,
+            Command::ServeHttp(flags) => cluster::serve_http::run(flags.listen, stop_signal()).await,
+            Command::Load(flags) => cluster::load::run(flags.config(), stop_signal()).await,
             Command::Sli(flags) => sli::run(*flags).await,
             Command::MetricsReference => metrics_reference::run(),
             Command::Hollow(flags) => hollow::run(*flags).await,
-            Command::Scenario(flags) => scenario::run(flags).await,
-            Command::Faults(flags) => return faults::run(flags).await,
+            Command::Scenario(flags) => pointsman_scenario::run(flags.config()).await,
+            Command::Faults(flags) => return pointsman_faults::run(flags.config()).await,
             Command::Profile(flags) => profile::run(*flags).await,
             Command::RootlessInit(_) | Command::Inside { .. } => Ok(()),
         }
@@ -164,9 +163,12 @@ fn main() -> ExitCode {
 /// processes.
 fn before_threads(command: &Command) -> Option<anyhow::Result<ExitCode>> {
     match command {
-        Command::Up(flags) if up::rootless::is_needed(flags) => Some(up::rootless::run(flags)),
-        Command::RootlessInit(flags) => Some(up::rootless::init(flags)),
-        Command::Inside { pid, command } => Some(up::rootless::run_inside(*pid, command)),
+        Command::Up(flags) => {
+            let config = flags.config();
+            rootless::is_needed(&config).then(|| rootless::run(&config))
+        }
+        Command::RootlessInit(flags) => Some(rootless::init(&flags.config())),
+        Command::Inside { pid, command } => Some(rootless::run_inside(*pid, command)),
         _ => None,
     }
 }

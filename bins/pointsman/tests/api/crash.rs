@@ -4,8 +4,8 @@
 //! the server must have all of it, hand out only new revisions, and let a watcher resume or say 410.
 //! `POINTSMAN_CRASH_ROUNDS` makes the loop longer.
 
-use crate::harness::{Server, config_map};
-use crate::wire::{Http, version_of};
+use pointsman_harness::wire::{Http, version_of};
+use pointsman_harness::{Server, config_map};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

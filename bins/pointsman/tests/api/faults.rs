@@ -1,8 +1,8 @@
 //! Does bad input, a bad client or a full disk hurt anybody else?
 
-use crate::harness::{Server, config_map, eventually, pod, token_file};
-use crate::wire::{Http, message, version_of};
 use http::Method;
+use pointsman_harness::wire::{Http, message, version_of};
+use pointsman_harness::{Server, config_map, eventually, pod, token_file};
 use serde_json::json;
 use std::io::Write;
 use std::path::PathBuf;
@@ -295,7 +295,7 @@ async fn silent_and_broken_connections_are_no_obstacle() {
     is_well(&http).await;
     // Plain HTTP on the TLS port is cut off.
     let mut answer = Vec::new();
-    let read = tokio::time::timeout(crate::harness::SOON, held[2].read_to_end(&mut answer)).await;
+    let read = tokio::time::timeout(pointsman_harness::SOON, held[2].read_to_end(&mut answer)).await;
     assert!(read.is_ok(), "the connection stays open");
     drop(held);
     let bodies = (0..100).map(|at| {

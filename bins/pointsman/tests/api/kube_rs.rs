@@ -2,8 +2,6 @@
 //!
 //! Through a restart, a kill and compacted history, what they end up with must be what the server has.
 
-use crate::harness::{Server, eventually};
-use crate::wire::version_of;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -14,6 +12,8 @@ use kube::runtime::controller::Action;
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::{Controller, WatchStreamExt, watcher};
 use kube::{Resource, ResourceExt};
+use pointsman_harness::wire::version_of;
+use pointsman_harness::{Server, eventually};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -296,13 +296,13 @@ async fn typed_calls_patch_scale_log_nothing_and_delete() {
     .await;
 
     let pods: Api<Pod> = Api::default_namespaced(client);
-    let pod: Pod = serde_json::from_value(crate::harness::pod("p")).unwrap();
+    let pod: Pod = serde_json::from_value(pointsman_harness::pod("p")).unwrap();
     pods.create(&PostParams::default(), &pod).await.unwrap();
     let running = Patch::Merge(json!({"status": {"phase": "Running"}}));
     let wait =
         kube::runtime::wait::await_condition(pods.clone(), "p", kube::runtime::conditions::is_pod_running());
     let (waited, patched) = tokio::join!(
-        tokio::time::timeout(crate::harness::SOON, wait),
+        tokio::time::timeout(pointsman_harness::SOON, wait),
         pods.patch_status("p", &parameters, &running)
     );
     patched.unwrap();
@@ -393,7 +393,7 @@ async fn metadata_watchers_see_names_come_and_go() {
     let stream = watcher(names, watcher::Config::default()).default_backoff();
     let mut stream = std::pin::pin!(stream);
     let mut next = async || {
-        tokio::time::timeout(crate::harness::SOON, stream.try_next())
+        tokio::time::timeout(pointsman_harness::SOON, stream.try_next())
             .await
             .unwrap()
             .unwrap()

@@ -5,8 +5,6 @@
 
 mod crash;
 mod faults;
-mod harness;
 mod kube_rs;
 mod kubectl;
 mod semantics;
-mod wire;

@@ -1,8 +1,8 @@
 //! DaemonSets get a pod onto every node, as `kubectl` expects.
 
-use crate::cluster::Cluster;
-use crate::harness::eventually;
 use pointsman_api_client::Resource;
+use pointsman_harness::cluster::Cluster;
+use pointsman_harness::eventually;
 use serde_json::{Value, json};
 
 fn daemon(image: &str) -> Value {

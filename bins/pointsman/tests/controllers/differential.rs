@@ -4,9 +4,9 @@
 //! seeded history of Services and pods is written to both, and after every few steps both have to say the
 //! same. Without it there is nothing to compare with, and the history only runs against ours.
 
-use crate::cluster::{Cluster, Controllers};
-use crate::harness::SOON;
 use pointsman_api_client::{DeleteOptions, Patch, Resource};
+use pointsman_harness::SOON;
+use pointsman_harness::cluster::{Cluster, Controllers};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Stdio;

@@ -1,8 +1,8 @@
 //! Whatever breaks in between, the end state is right: nothing doubled, nothing lost.
 
-use crate::cluster::Cluster;
-use crate::harness::eventually;
 use pointsman_api_client::{Event, Patch, Resource, Scope, Watcher};
+use pointsman_harness::cluster::Cluster;
+use pointsman_harness::eventually;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;

@@ -2,9 +2,9 @@
 //!
 //! Kubelets are stood in for by one task that renews leases of the nodes that are alive.
 
-use crate::cluster::Cluster;
-use crate::harness::SOON;
 use pointsman_api_client::{ApiError, Client, Patch, Resource};
+use pointsman_harness::SOON;
+use pointsman_harness::cluster::Cluster;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -1,6 +1,6 @@
 //! The walk-through of KEP-1672: the gate is on, is turned off, and is turned on again.
 
-use crate::cluster::Cluster;
+use pointsman_harness::cluster::Cluster;
 use serde_json::json;
 
 const OFF: &str = "--feature-gates=EndpointSliceTerminatingCondition=false";

@@ -1,9 +1,9 @@
 //! Nodes that fall silent, lie, come back, or cannot be heard because somebody else is down.
 
-use crate::cluster::{Cluster, Controllers};
 use crate::fleet::{Clock, Fleet};
-use crate::harness::eventually;
 use pointsman_api_client::{Patch, Resource};
+use pointsman_harness::cluster::{Cluster, Controllers};
+use pointsman_harness::eventually;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 

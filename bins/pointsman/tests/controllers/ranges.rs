@@ -1,8 +1,8 @@
 //! Every node gets pod addresses of its own, whoever dies in between.
 
-use crate::cluster::Cluster;
-use crate::harness::eventually;
 use pointsman_api_client::{DeleteOptions, Resource};
+use pointsman_harness::cluster::Cluster;
+use pointsman_harness::eventually;
 use serde_json::Value;
 use std::collections::BTreeMap;
 

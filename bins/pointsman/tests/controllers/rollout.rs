@@ -1,8 +1,8 @@
 //! Deployments roll, pause and go back as `kubectl rollout` expects.
 
-use crate::cluster::Cluster;
-use crate::harness::eventually;
 use pointsman_api_client::{Patch, Resource};
+use pointsman_harness::cluster::Cluster;
+use pointsman_harness::eventually;
 use serde_json::{Value, json};
 
 fn deployment(image: &str) -> Value {

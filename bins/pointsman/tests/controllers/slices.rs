@@ -1,8 +1,8 @@
 //! Slices and Endpoints follow Services and pods.
 
-use crate::cluster::Cluster;
-use crate::harness::eventually;
 use pointsman_api_client::{DeleteOptions, Resource};
+use pointsman_harness::cluster::Cluster;
+use pointsman_harness::eventually;
 use pointsman_slices::Moment;
 use serde_json::{Value, json};
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,19 +1,6 @@
 //! Can an operator apply what `deploy/` holds, and does the program accept the arguments in it?
 
-#[path = "../api/harness.rs"]
-#[expect(
-    dead_code,
-    reason = "shared with the tests of the API server, which use more of it"
-)]
-mod harness;
-#[path = "../api/wire.rs"]
-#[expect(
-    dead_code,
-    reason = "shared with the tests of the API server, which use more of it"
-)]
-mod wire;
-
-use harness::Server;
+use pointsman_harness::Server;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

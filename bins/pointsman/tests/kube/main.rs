@@ -5,19 +5,6 @@
 //! do as it likes in the namespace, and to read Services, EndpointSlices, Nodes and Pods. Nobody runs its pods; their
 //! addresses are those of a network namespace of the test.
 
-#[path = "../api/harness.rs"]
-#[expect(
-    dead_code,
-    reason = "shared with the tests of the API server, which use more of it"
-)]
-mod harness;
-#[path = "../api/wire.rs"]
-#[expect(
-    dead_code,
-    reason = "shared with the tests of the API server, which use more of it"
-)]
-mod wire;
-
 mod api;
 mod lab;
 
@@ -39,7 +26,7 @@ async fn every_role_works_with_nothing_but_a_kubeconfig() {
     let named = std::env::var_os("POINTSMAN_TEST_KUBECONFIG").map(PathBuf::from);
     let embedded = match named {
         Some(_) => None,
-        None => Some(harness::Server::start(&[]).await),
+        None => Some(pointsman_harness::Server::start(&[]).await),
     };
     let kubeconfig = named.unwrap_or_else(|| embedded.as_ref().unwrap().kubeconfig());
     let mut api = Api::connect(&kubeconfig, NODE).await;

@@ -3,11 +3,11 @@
 //! The API server and the agent run in a fresh network namespace, and so does the test itself: nothing of the
 //! machine's own network is touched.
 
-use crate::harness::{Server, eventually};
-use crate::wire::Http;
 use pointsman_api_server::auth::kubeconfig;
 use pointsman_api_server::auth::pki::Pki;
 use pointsman_fabric::{Netns, Prefix};
+use pointsman_harness::wire::Http;
+use pointsman_harness::{Server, eventually};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! What people see of a pod: its words, its hooks, its end.
 
-use crate::harness::eventually;
 use crate::lab::{on_a_node, pod_path};
+use pointsman_harness::eventually;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader};
 

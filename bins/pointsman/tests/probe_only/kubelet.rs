@@ -1,8 +1,8 @@
 //! A stand-in for a kubelet, an application that answers as told, and a record of all that happened to a pod.
 
-use crate::harness::Server;
 use pointsman_api_client::connect::connect;
 use pointsman_api_client::{Client, Event, Patch, Resource, Scope, Source, Watcher};
+use pointsman_harness::Server;
 use pointsman_probe_only::{ANNOTATION, Config};
 use pointsman_telemetry::Registry;
 use serde_json::{Value, json};

@@ -1,23 +1,10 @@
 //! Sub-second readiness beside a kubelet: a stand-in for it owns the pods' status and rewrites it all
 //! the time; the agent under test may write its condition and nothing else.
 
-#[path = "../api/harness.rs"]
-#[expect(
-    dead_code,
-    reason = "shared with the tests of the API server, which use more of it"
-)]
-mod harness;
-#[path = "../api/wire.rs"]
-#[expect(
-    dead_code,
-    reason = "shared with the tests of the API server, which use more of it"
-)]
-mod wire;
-
 mod kubelet;
 
-use harness::{Server, eventually};
 use kubelet::{Application, Cluster, GATE, Kubelet, condition, status_of};
+use pointsman_harness::{Server, eventually};
 use serde_json::json;
 use std::time::{Duration, Instant};
 

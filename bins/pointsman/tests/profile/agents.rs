@@ -1,7 +1,7 @@
 //! Agents that report and follow their settings, without nodes behind them.
 
-use crate::cluster::Cluster;
 use pointsman_api_client::{ApiError, Client, Patch, Resource};
+use pointsman_harness::cluster::Cluster;
 use pointsman_latency_profile::{GracePeriod, ReportPeriod, Verdict};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;

@@ -1,7 +1,7 @@
 //! The command line, and what can be asked about a profile.
 
-use crate::cluster::Cluster;
 use pointsman_api_client::Resource;
+use pointsman_harness::cluster::Cluster;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Output, Stdio};

@@ -1,10 +1,10 @@
 //! What goes wrong, and what is left then.
 
 use crate::agents::Agents;
-use crate::cluster::Cluster;
 use crate::command::{condition, conditions, events, fail, map, succeed};
-use crate::harness::eventually;
 use pointsman_api_client::{DeleteOptions, Patch, Resource};
+use pointsman_harness::cluster::Cluster;
+use pointsman_harness::eventually;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;

@@ -1,10 +1,10 @@
 //! All six transitions on a running cluster.
 
 use crate::agents::Agents;
-use crate::cluster::Cluster;
 use crate::command::{condition, events, map, succeed};
-use crate::harness::eventually;
 use pointsman_api_client::{Client, Event, Resource, Scope, Watcher};
+use pointsman_harness::cluster::Cluster;
+use pointsman_harness::eventually;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};

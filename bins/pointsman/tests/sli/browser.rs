@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 
-use crate::harness::SOON;
+use pointsman_harness::SOON;
 
 const POLL: Duration = Duration::from_millis(50);
 /// Nothing leaves this machine.

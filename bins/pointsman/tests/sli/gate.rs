@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use pointsman_api_client::{DeleteOptions, Resource};
 use serde_json::Value;
 
-use crate::harness::SOON;
 use crate::programmer::Programmer;
 use crate::site::Site;
+use pointsman_harness::SOON;
 
 const LIVE: &str = "pointsman_sli_programmers{state=\"live\"}";
 

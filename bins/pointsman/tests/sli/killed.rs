@@ -8,9 +8,9 @@ use pointsman_api_client::Source;
 use serde_json::Value;
 use tokio::process::{Child, Command};
 
-use crate::harness::SOON;
 use crate::programmer::Programmer;
 use crate::site::{Site, get};
+use pointsman_harness::SOON;
 
 /// `pointsman sli` as a process of its own.
 struct Collector {

@@ -7,9 +7,9 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
-use crate::harness::SOON;
 use crate::programmer::Programmer;
 use crate::site::Site;
+use pointsman_harness::SOON;
 
 /// Metrics of a proxy that has so many samples of 7 ms.
 fn samples(count: u64) -> String {

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::harness::{SOON, Server};
 use crate::programmer::Programmer;
+use pointsman_harness::{SOON, Server};
 
 /// Everything that a test needs.
 pub struct Site {

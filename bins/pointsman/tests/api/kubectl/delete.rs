@@ -1,7 +1,7 @@
 //! Deleting with grace, with dependents and by force.
 
 use super::Kubectl;
-use crate::harness::{eventually, pod};
+use pointsman_harness::{eventually, pod};
 use serde_json::{Value, json};
 
 const SET: &str = "
@@ -27,7 +27,7 @@ async fn family(kubectl: &Kubectl) {
     let mut owned = pod("owned");
     owned["metadata"]["ownerReferences"] = reference.clone();
     kubectl.run_with("create -f -", &owned.to_string()).await;
-    let mut settings = crate::harness::config_map("owned", "x");
+    let mut settings = pointsman_harness::config_map("owned", "x");
     settings["metadata"]["ownerReferences"] = reference;
     kubectl.run_with("create -f -", &settings.to_string()).await;
 }

@@ -9,7 +9,7 @@ mod kinds;
 mod read;
 mod write;
 
-use crate::harness::Server;
+use pointsman_harness::Server;
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::process::{Output, Stdio};

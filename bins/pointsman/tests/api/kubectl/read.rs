@@ -1,7 +1,7 @@
 //! Tables, other outputs, describe, explain, watches and waits.
 
 use super::{Kubectl, table};
-use crate::harness::SOON;
+use pointsman_harness::SOON;
 use serde_json::json;
 use std::process::Stdio;
 use tokio::io::{AsyncBufReadExt, BufReader};

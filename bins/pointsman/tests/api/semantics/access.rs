@@ -1,9 +1,9 @@
 //! Who gets in, and how far.
 
 use super::{CONFIG_MAPS, LEASES, NODES, PODS, SERVICES, SLICES};
-use crate::harness::{Server, config_map, pod, token_file};
-use crate::wire::{Http, message};
 use http::Method;
+use pointsman_harness::wire::{Http, message};
+use pointsman_harness::{Server, config_map, pod, token_file};
 use serde_json::{Value, json};
 
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";

@@ -1,8 +1,8 @@
 //! What the server adds by itself: tolerations, taints, default objects, the other view of events.
 
 use super::{NODES, PODS};
-use crate::harness::{Server, eventually, pod};
-use crate::wire::Http;
+use pointsman_harness::wire::Http;
+use pointsman_harness::{Server, eventually, pod};
 use serde_json::{Value, json};
 
 fn seconds(pod: &Value, taint: &str) -> Option<i64> {

@@ -1,9 +1,9 @@
 //! Deleting: preconditions, finalizers, grace, dependents, collections and namespaces.
 
 use super::{CONFIG_MAPS, PODS};
-use crate::harness::{Server, config_map, eventually, pod};
-use crate::wire::{Http, message, version_of};
 use http::Method;
+use pointsman_harness::wire::{Http, message, version_of};
+use pointsman_harness::{Server, config_map, eventually, pod};
 use serde_json::{Value, json};
 
 async fn gone(http: &Http, path: &str) {

@@ -1,8 +1,8 @@
 //! The same objects as tables, as metadata, indented, or only their head.
 
 use super::{CONFIG_MAPS, PODS};
-use crate::harness::{Server, config_map, pod};
 use http::Method;
+use pointsman_harness::{Server, config_map, pod};
 use serde_json::{Value, json};
 
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";

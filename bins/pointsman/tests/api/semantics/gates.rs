@@ -1,10 +1,10 @@
 //! Fields behind gates, and what happens to them when a gate is turned.
 
 use super::{DEPLOYMENTS, PODS, SLICES};
-use crate::harness::{Server, pod};
-use crate::wire::{Http, message};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, PostParams};
+use pointsman_harness::wire::{Http, message};
+use pointsman_harness::{Server, pod};
 use serde_json::{Value, json};
 
 fn slice(name: &str, conditions: Value) -> Value {

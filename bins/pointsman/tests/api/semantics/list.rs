@@ -1,8 +1,8 @@
 //! Lists: pages, resource versions and selectors.
 
 use super::{CONFIG_MAPS, NODES, PODS, SERVICES};
-use crate::harness::{Server, config_map, pod};
-use crate::wire::{Http, message, version_of};
+use pointsman_harness::wire::{Http, message, version_of};
+use pointsman_harness::{Server, config_map, pod};
 use serde_json::{Value, json};
 
 fn names(list: &Value) -> Vec<&str> {

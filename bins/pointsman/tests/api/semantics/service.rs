@@ -1,8 +1,8 @@
 //! Addresses and ports of Services.
 
 use super::SERVICES;
-use crate::harness::{Server, eventually};
-use crate::wire::message;
+use pointsman_harness::wire::message;
+use pointsman_harness::{Server, eventually};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 

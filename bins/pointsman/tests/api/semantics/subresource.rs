@@ -1,8 +1,8 @@
 //! Status, scale, binding, eviction and finalize.
 
 use super::{DEPLOYMENTS, NODES, PODS, SERVICES};
-use crate::harness::{Server, pod};
-use crate::wire::version_of;
+use pointsman_harness::wire::version_of;
+use pointsman_harness::{Server, pod};
 use serde_json::json;
 
 #[tokio::test]

@@ -1,8 +1,8 @@
 //! Watches: what is seen, in which order, and how they end.
 
 use super::{CONFIG_MAPS, PODS};
-use crate::harness::{Server, config_map, pod};
-use crate::wire::{Http, Watch, version_of};
+use pointsman_harness::wire::{Http, Watch, version_of};
+use pointsman_harness::{Server, config_map, pod};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 

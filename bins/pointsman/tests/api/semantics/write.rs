@@ -1,9 +1,9 @@
 //! Creating, replacing and patching.
 
 use super::{CONFIG_MAPS, DEPLOYMENTS, LEASES, PODS};
-use crate::harness::{Server, config_map, pod};
-use crate::wire::{message, version_of};
 use http::Method;
+use pointsman_harness::wire::{message, version_of};
+use pointsman_harness::{Server, config_map, pod};
 use serde_json::{Value, json};
 
 fn deployment(name: &str) -> Value {

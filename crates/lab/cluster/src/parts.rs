@@ -1,0 +1,223 @@
+//! How does each part start, with which arguments?
+
+use super::claim::{NodeRecord, Record};
+use super::plan::Plan;
+use super::progress::Progress;
+use super::supervise::Supervisor;
+use super::{demo, nodes, pod_routes};
+use crate::up::{Config, absolute};
+use anyhow::{Context, bail};
+use pointsman_api_client::{Client, Source, connect};
+use pointsman_api_server::auth::kubeconfig::local_url;
+use pointsman_collector::{Config as CollectorConfig, Running as Collector};
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
+
+/// How often nodes report if nobody wants to wait 40 s for a lost node to be noticed.
+const IMPATIENT_REPORTS: Duration = Duration::from_secs(1);
+
+/// The collector with its page on a loopback address and its gate where nodes reach it.
+pub async fn start_collector(config: &Config, plan: &Plan, progress: &Progress) -> anyhow::Result<Collector> {
+    let started = Instant::now();
+    let kubeconfig = config.data_dir.join("kubeconfigs/sli.kubeconfig");
+    let usual = CollectorConfig {
+        gate_listen: Some(SocketAddr::new(plan.host_address().address(), 10270)),
+        data_dir: Some(config.data_dir.join("sli")),
+        programmer_port: nodes::PROXY_METRICS_PORT,
+        ..CollectorConfig::new(Source::Kubeconfig(kubeconfig))
+    };
+    let listen = match config.page {
+        Some(page) => page,
+        // Another cluster may have the usual port.
+        None => match std::net::TcpListener::bind(usual.listen) {
+            Ok(_) => usual.listen,
+            Err(_) => SocketAddr::new(usual.listen.ip(), 0),
+        },
+    };
+    let first = CollectorConfig {
+        listen,
+        ..usual.clone()
+    };
+    let running = match pointsman_collector::start(first).await {
+        Ok(running) => running,
+        // Another cluster that starts as well may have been faster.
+        Err(_) => {
+            let listen = SocketAddr::new(listen.ip(), 0);
+            pointsman_collector::start(CollectorConfig { listen, ..usual }).await?
+        }
+    };
+    progress.ready("collector", started, format_args!("http://{}/", running.address));
+    Ok(running)
+}
+
+/// What nodes need of the API server.
+pub struct Server {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// The administrator's kubeconfig.
+    pub kubeconfig: PathBuf,
+}
+
+/// What is needed of running nodes.
+pub struct Nodes {
+    client: Client,
+    program: PathBuf,
+    /// Keeps the fabric's routes to pods.
+    _routes: Aborting,
+}
+
+/// Ends a task with the value.
+struct Aborting(JoinHandle<()>);
+
+impl Drop for Aborting {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Starts all nodes and returns once all serve.
+pub async fn start_nodes(
+    config: &Config,
+    plan: &Plan,
+    server: &Server,
+    gate: Option<SocketAddr>,
+    progress: &Progress,
+    supervisor: &mut Supervisor,
+) -> anyhow::Result<Nodes> {
+    let started = Instant::now();
+    let client = connect::connect(&Source::Kubeconfig(server.kubeconfig.clone()), "pointsman-up").await?;
+    let routes = Aborting(tokio::spawn(pod_routes::keep(client.clone(), plan.clone())));
+    let for_nodes = SocketAddr::new(plan.host_address().address(), server.address.port());
+    let credentials = nodes::Credentials::write(&config.data_dir, plan, &local_url(for_nodes))?;
+    let data_dir = absolute(&config.data_dir);
+    let settings = nodes::Settings {
+        program: std::env::current_exe().context("finding our own program")?,
+        logs: data_dir.join("logs"),
+        proxy_mode: config.proxy_mode.as_str().to_owned(),
+        roots: data_dir.join("nodes"),
+        gate,
+        lease_seconds: config.node_lease_duration_seconds,
+        report_every: config.is_impatient().then_some(IMPATIENT_REPORTS),
+    };
+    std::fs::create_dir_all(&settings.logs).with_context(|| format!("making {}", settings.logs.display()))?;
+    for node in plan.nodes() {
+        nodes::start(plan, &node, &credentials, &settings, supervisor)?;
+    }
+    let mut failed = 0;
+    for node in plan.nodes() {
+        let part = format!("node {}", node.name);
+        match nodes::wait(&client, &node, &settings).await {
+            Ok(()) => {
+                let detail = format_args!("{}, {} proxy", node.address, settings.proxy_mode);
+                progress.ready(&part, started, detail);
+            }
+            Err(why) => {
+                progress.failed(&part, why);
+                failed += 1;
+            }
+        }
+    }
+    if failed > 0 {
+        bail!("{failed} of {} nodes do not serve", plan.nodes);
+    }
+    Ok(Nodes {
+        client,
+        program: settings.program,
+        _routes: routes,
+    })
+}
+
+/// Plays the demonstration, if there is one, and waits for ever.
+pub async fn demonstrate(
+    config: &Config,
+    plan: Option<&Plan>,
+    nodes: Option<&Nodes>,
+    progress: &Progress,
+) -> Infallible {
+    if let (true, Some(plan), Some(nodes)) = (config.demo, plan, nodes) {
+        let stage = demo::Stage {
+            client: nodes.client.clone(),
+            plan: plan.clone(),
+            program: nodes.program.clone(),
+            kubeconfig: config.data_dir.join("admin.kubeconfig"),
+        };
+        if let Err(error) = demo::run(stage, progress).await {
+            progress.failed("demo", format_args!("{error:#}"));
+        }
+        progress.note("\nthe cluster stays up; Ctrl-C stops it");
+    }
+    std::future::pending().await
+}
+
+/// The API server's config.
+pub fn server_arguments(config: &Config, plan: Option<&Plan>) -> Vec<OsString> {
+    let mut arguments = vec!["--data-dir".into(), config.data_dir.clone().into()];
+    let Some(plan) = plan else {
+        let listen = config.listen.map(|listen| format!("--listen={listen}").into());
+        arguments.extend(listen);
+        return arguments;
+    };
+    let for_nodes = plan.host_address().address();
+    let listen = match config.listen {
+        None => format!("{for_nodes}:6443"),
+        Some(listen) if listen.ip().is_unspecified() || listen.ip() == for_nodes => listen.to_string(),
+        // Nodes cannot reach the user's choice, so there is a second listener.
+        Some(listen) => format!("{listen},{for_nodes}:0"),
+    };
+    arguments.push(format!("--listen={listen}").into());
+    arguments.push(format!("--advertise-address={for_nodes}").into());
+    arguments.push(format!("--service-cluster-ip-range={}", plan.service_range()).into());
+    arguments
+}
+
+/// The controllers' config.
+pub fn controller_arguments(config: &Config, plan: Option<&Plan>) -> Vec<OsString> {
+    let kubeconfig = config.data_dir.join("kubeconfigs/controllers.kubeconfig");
+    let metrics = plan.map_or("off".to_owned(), |plan| controllers_address(plan).to_string());
+    let pods = plan.map_or("10.244.0.0/16".to_owned(), |plan| plan.pod_range().to_string());
+    let mut arguments = vec![
+        "--kubeconfig".into(),
+        kubeconfig.into(),
+        // One process leads by itself.
+        "--leader-elect=false".into(),
+        format!("--metrics-listen={metrics}").into(),
+        "--allocate-node-cidrs".into(),
+        format!("--cluster-cidr={pods}").into(),
+    ];
+    if config.is_impatient() {
+        let patience = ["--node-monitor-period=500ms", "--node-monitor-grace-period=5s"];
+        arguments.extend(patience.map(OsString::from));
+    }
+    arguments
+}
+
+/// What other commands need to know about this cluster.
+pub fn record(config: &Config, plan: Option<&Plan>) -> Record {
+    let nodes = plan.map(Plan::nodes).unwrap_or_default();
+    Record {
+        name: config.name.clone(),
+        pid: config.inside.map_or_else(std::process::id, |doors| doors.pid),
+        rootless: config.inside.is_some(),
+        data_dir: absolute(&config.data_dir),
+        kubeconfig: absolute(&config.data_dir.join("admin.kubeconfig")),
+        nodes: nodes
+            .into_iter()
+            .map(|node| NodeRecord {
+                name: node.name,
+                namespace: node.namespace,
+                address: node.address,
+            })
+            .collect(),
+        controllers: plan.map(controllers_address),
+        ..Record::default()
+    }
+}
+
+/// Where the controllers tell their health: on an address that no other cluster has.
+pub fn controllers_address(plan: &Plan) -> SocketAddr {
+    SocketAddr::new(plan.host_address().address(), 10257)
+}

@@ -1,0 +1,314 @@
+//! `pointsman up`: everything on this machine.
+
+use crate::claim::{self, Claim, Record};
+use crate::plan::{Block, Plan};
+use crate::progress::{Output, Progress};
+use crate::supervise::Supervisor;
+use crate::{apart, leftovers, network, parts, rootless};
+use anyhow::{Context, bail};
+use pointsman_api_server::Running as ApiServer;
+use pointsman_api_server::auth::kubeconfig::local_url;
+use serde_json::json;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use tokio::sync::watch;
+
+/// What the cluster is like.
+pub struct Config {
+    /// Clusters of different names run side by side.
+    pub name: String,
+    /// How many nodes, each in a network namespace of its own; 0 runs without nodes.
+    pub nodes: u8,
+    /// How the nodes' proxies write rules.
+    pub proxy_mode: ProxyMode,
+    /// Where the cluster's data lives; a later start finds it again.
+    pub data_dir: PathBuf,
+    /// Where the API server listens besides the link to the nodes.
+    pub listen: Option<SocketAddr>,
+    /// How long a node's lease lasts; agents renew it every quarter of that.
+    pub node_lease_duration_seconds: u32,
+    /// For whom output is written.
+    pub output: Output,
+    /// Whether a demonstration is played.
+    pub demo: bool,
+    /// What a process outside the user namespace left for the one inside.
+    pub inside: Option<rootless::Doors>,
+    /// Where the page is served, if that is not free to choose.
+    pub page: Option<SocketAddr>,
+    /// Whether API server, controllers and collector run in processes of their own and nodes report as often as
+    /// in a demonstration, so that each part can be made to fail alone.
+    pub apart: bool,
+}
+
+impl Config {
+    /// Whether a lost node is noticed within seconds.
+    pub(crate) fn is_impatient(&self) -> bool {
+        self.demo || self.apart
+    }
+}
+
+/// How a proxy writes rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyMode {
+    /// By netlink into nf_tables.
+    Nftables,
+    /// By the iptables programs.
+    Iptables,
+}
+
+impl ProxyMode {
+    /// As the proxy's flag says it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Nftables => "nftables",
+            Self::Iptables => "iptables",
+        }
+    }
+}
+
+/// The program around the cluster: its roles in this process, and the signal that stops it.
+pub trait Program {
+    /// Starts the API server with the arguments of its command; returns once it is ready.
+    fn api_server(arguments: Vec<OsString>) -> impl Future<Output = anyhow::Result<ApiServer>>;
+    /// Runs the controllers with the arguments of their command until `stopping` turns true.
+    fn controllers(
+        arguments: Vec<OsString>,
+        stopping: watch::Receiver<bool>,
+    ) -> impl Future<Output = anyhow::Result<()>> + Send + 'static;
+    /// Waits for the signal that asks the program to stop.
+    fn stop_signal() -> impl Future<Output = anyhow::Result<()>>;
+}
+
+/// Starts everything, says how to use it, and stops it on a signal.
+pub async fn run<P: Program>(mut config: Config) -> anyhow::Result<()> {
+    let progress = Progress::new(config.output);
+    if config.is_impatient() && config.nodes == 0 {
+        bail!("--demo and --apart need nodes");
+    }
+    if let Some(doors) = config.inside {
+        let [server, page] = doors.open().context("taking over the listeners")?;
+        // The same addresses inside and outside, so that one kubeconfig is right on both sides.
+        let (inner_server, inner_page) = (server.local_addr()?, page.local_addr()?);
+        (config.listen, config.page) = (Some(inner_server), Some(inner_page));
+        tokio::spawn(rootless::relay(server, inner_server));
+        tokio::spawn(rootless::relay(page, inner_page));
+        progress.note("not root: the cluster gets a user namespace of its own");
+    }
+    let claim = Claim::take(&config.name)?;
+    let (outcome, facts) = match prepare(&config, &progress, &claim).await {
+        Ok(plan) => {
+            let outcome = serve::<P>(&config, plan.as_ref(), &progress, &claim).await;
+            (outcome, parts::record(&config, plan.as_ref()))
+        }
+        Err(error) => (Err(error), parts::record(&config, None)),
+    };
+    let removed = match config.nodes {
+        0 => Ok(leftovers::Removed::default()),
+        _ => leftovers::remove(&config.name, &facts).await,
+    };
+    // What ended the cluster matters more than what its end could not do.
+    outcome?;
+    removed.context("removing the nodes; `pointsman down` tries again")?;
+    claim.release()
+}
+
+/// Cleans up after an earlier run and makes the network, if there are nodes.
+async fn prepare(config: &Config, progress: &Progress, claim: &Claim) -> anyhow::Result<Option<Plan>> {
+    std::fs::create_dir_all(&config.data_dir)
+        .with_context(|| format!("making {}", config.data_dir.display()))?;
+    if config.nodes == 0 {
+        claim.write(&parts::record(config, None))?;
+        return Ok(None);
+    }
+    let earlier = claim.earlier.clone().unwrap_or_default();
+    let removed = leftovers::remove(&config.name, &earlier).await;
+    let removed = removed.context("cleaning up after an earlier run")?;
+    if !removed.is_nothing() {
+        progress.note(format_args!("cleaned up after an earlier run: {removed}"));
+    }
+    let started = Instant::now();
+    let lock = claim::lock_addresses()?;
+    let plan = Plan {
+        name: config.name.clone(),
+        block: remembered_block(config)?,
+        nodes: config.nodes,
+    };
+    // Whatever happens from here on, the next start knows where to look.
+    claim.write(&parts::record(config, Some(&plan)))?;
+    network::build(&plan).context("connecting the nodes")?;
+    drop(lock);
+    progress.ready(
+        "network",
+        started,
+        format_args!("{} nodes in {}", plan.nodes, plan.block.range()),
+    );
+    Ok(Some(plan))
+}
+
+/// The data directory keeps its block: the addresses of Services are in it.
+fn remembered_block(config: &Config) -> anyhow::Result<Block> {
+    let path = config.data_dir.join("network.json");
+    let read = std::fs::read(&path).ok();
+    let known = read.and_then(|text| serde_json::from_slice::<serde_json::Value>(&text).ok());
+    let remembered = known.and_then(|known| Block::try_new(known["block"].as_u64()?.try_into().ok()?));
+    let block = network::choose_block(&config.name, remembered)?;
+    if remembered != Some(block) {
+        let text = json!({"block": block.number(), "range": block.range().to_string()});
+        std::fs::write(&path, format!("{text}\n")).with_context(|| format!("writing {}", path.display()))?;
+    }
+    Ok(block)
+}
+
+async fn serve<P: Program>(
+    config: &Config,
+    plan: Option<&Plan>,
+    progress: &Progress,
+    claim: &Claim,
+) -> anyhow::Result<()> {
+    let mut supervisor = Supervisor::new()?;
+    let outcome = match plan.filter(|_| config.apart) {
+        Some(plan) => serve_apart::<P>(config, plan, progress, claim, &mut supervisor).await,
+        None => return serve_together::<P>(config, plan, progress, claim, supervisor).await,
+    };
+    supervisor.stop().await;
+    outcome
+}
+
+/// Everything is a child: nothing can end here but by a signal.
+async fn serve_apart<P: Program>(
+    config: &Config,
+    plan: &Plan,
+    progress: &Progress,
+    claim: &Claim,
+    supervisor: &mut Supervisor,
+) -> anyhow::Result<()> {
+    let stop = P::stop_signal();
+    tokio::pin!(stop);
+    let starting = async {
+        let served = apart::start(config, plan, progress, supervisor).await?;
+        let server = parts::Server {
+            address: served.server,
+            kubeconfig: served.kubeconfig.clone(),
+        };
+        let gate = Some(served.gate);
+        let nodes = parts::start_nodes(config, plan, &server, gate, progress, supervisor).await?;
+        anyhow::Ok((served, nodes))
+    };
+    let (served, nodes) = tokio::select! {
+        signal = &mut stop => return signal,
+        started = starting => started?,
+    };
+    let facts = Record {
+        ready: true,
+        server: local_url(served.server),
+        page: Some(format!("http://{}/", served.page)),
+        ..parts::record(config, Some(plan))
+    };
+    claim.write(&facts)?;
+    progress.all_ready(&how_to_use(&facts), serde_json::to_value(&facts)?);
+    tokio::select! {
+        signal = stop => signal,
+        never = parts::demonstrate(config, Some(plan), Some(&nodes), progress) => match never {},
+    }
+}
+
+async fn serve_together<P: Program>(
+    config: &Config,
+    plan: Option<&Plan>,
+    progress: &Progress,
+    claim: &Claim,
+    mut supervisor: Supervisor,
+) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let server = P::api_server(parts::server_arguments(config, plan)).await?;
+    progress.ready(
+        "API server",
+        started,
+        format_args!("https://{}, {} objects found", server.address, server.objects),
+    );
+    let (stop, stopping) = watch::channel(false);
+    let loops = P::controllers(parts::controller_arguments(config, plan), stopping);
+    let mut loops = tokio::spawn(loops);
+    let mut collector = None;
+    let outcome = async {
+        let mut facts = Record {
+            ready: true,
+            server: local_url(server.address),
+            ..parts::record(config, plan)
+        };
+        let starting = async {
+            let Some(plan) = plan else { return Ok(None) };
+            let running = collector.insert(parts::start_collector(config, plan, progress).await?);
+            facts.page = Some(format!("http://{}/", running.address));
+            let gate = running.gate_address;
+            let reached = parts::Server {
+                address: server.address,
+                kubeconfig: server.kubeconfig.clone(),
+            };
+            let nodes = parts::start_nodes(config, plan, &reached, gate, progress, &mut supervisor);
+            nodes.await.map(Some)
+        };
+        let stop = P::stop_signal();
+        tokio::pin!(stop);
+        // Somebody may lose patience while it starts.
+        let nodes = tokio::select! {
+            signal = &mut stop => return signal,
+            nodes = starting => nodes?,
+        };
+        claim.write(&facts)?;
+        progress.all_ready(&how_to_use(&facts), serde_json::to_value(&facts)?);
+        let collecting = async {
+            match &mut collector {
+                Some(collector) => collector.ended().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            signal = stop => signal?,
+            ended = &mut loops => ended??,
+            () = collecting => bail!("a part of the collector ended unexpectedly"),
+            never = parts::demonstrate(config, plan, nodes.as_ref(), progress) => match never {},
+        }
+        anyhow::Ok(())
+    }
+    .await;
+    supervisor.stop().await;
+    if let Some(collector) = collector {
+        collector.stop().await;
+    }
+    stop.send_replace(true);
+    if !loops.is_finished() {
+        loops.await??;
+    }
+    server.stop().await;
+    outcome
+}
+
+pub(crate) fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+fn how_to_use(facts: &Record) -> String {
+    let name = match facts.name.as_str() {
+        "pointsman" => String::new(),
+        other => format!(" --name {other}"),
+    };
+    let third = match facts.nodes.first() {
+        Some(node) => format!("pointsman exec{name} {} -- nft list ruleset", node.name),
+        None => "kubectl get pods --watch".to_owned(),
+    };
+    let page = facts.page.as_deref().unwrap_or("none without nodes");
+    format!(
+        "serving   {}\npage      {page}\n\nTry, in another terminal:\n  \
+         export KUBECONFIG={}\n  \
+         kubectl create deployment web --image=host --replicas=3 -- python3 -m http.server 8080\n  \
+         kubectl expose deployment web --port=80 --target-port=8080 && kubectl get services,endpointslices\n  \
+         {third}\n\n\
+         Ctrl-C or `pointsman down{name}` stops it; the next start finds its data in {}.",
+        facts.server,
+        facts.kubeconfig.display(),
+        facts.data_dir.display(),
+    )
+}

@@ -1,0 +1,27 @@
+//! How does a test get the real program, as processes of its own?
+//!
+//! [`Server`] is an API server on a temporary directory, [`wire`] speaks plain HTTP to it, and [`cluster`] adds
+//! controllers and a fake kubelet. Nothing here knows how the program works inside.
+
+pub mod cluster;
+mod server;
+pub mod wire;
+
+pub use server::{SOON, Server, config_map, eventually, pod, token_file};
+
+use std::path::PathBuf;
+
+/// The program under test. Whoever runs the tests says where it is; otherwise it lies beside their directory, as
+/// Cargo builds them.
+pub fn program() -> PathBuf {
+    let told = ["NEXTEST_BIN_EXE_pointsman", "CARGO_BIN_EXE_pointsman"];
+    if let Some(program) = told.into_iter().find_map(std::env::var_os) {
+        return program.into();
+    }
+    let tests = std::env::current_exe().expect("a test has a path");
+    let built = tests
+        .ancestors()
+        .nth(2)
+        .expect("tests lie in a directory of the program's");
+    built.join("pointsman")
+}

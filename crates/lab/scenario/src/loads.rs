@@ -1,0 +1,108 @@
+//! What becomes of requests from every node?
+
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use pointsman_fabric::Netns;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
+
+use pointsman_cluster::claim::Record;
+use pointsman_cluster::load::Tally;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One load in the namespace of each node.
+pub struct Loads {
+    processes: Vec<Child>,
+    readers: Vec<JoinHandle<()>>,
+    tallies: Vec<Arc<Mutex<Tally>>>,
+}
+
+impl Loads {
+    /// Starts them; returns once each has had an answer.
+    pub async fn start(
+        record: &Record,
+        program: &str,
+        target: SocketAddr,
+        rate: u32,
+    ) -> anyhow::Result<Self> {
+        let mut loads = Self {
+            processes: Vec::new(),
+            readers: Vec::new(),
+            tallies: Vec::new(),
+        };
+        for node in &record.nodes {
+            let mut command = Netns::named(&node.namespace)?.command(program);
+            command.args(["load", "--log=warn", "--report=100ms", "--timeout=5s"]);
+            command.args([format!("--target={target}"), format!("--rate={rate}")]);
+            command.stdin(Stdio::null()).stdout(Stdio::piped());
+            let mut process = Command::from(command)
+                .kill_on_drop(true)
+                .spawn()
+                .with_context(|| format!("starting the load of {}", node.name))?;
+            let lines = process.stdout.take().context("a load has an output")?;
+            let tally = Arc::new(Mutex::new(Tally::default()));
+            let counting = tally.clone();
+            loads.readers.push(tokio::spawn(async move {
+                let mut lines = BufReader::new(lines).lines();
+                while let Ok(Some(line)) = lines.next_line().await {
+                    if let Ok(more) = serde_json::from_str::<Tally>(&line) {
+                        lock(&counting).merge(&more);
+                    }
+                }
+            }));
+            loads.processes.push(process);
+            loads.tallies.push(tally);
+        }
+        loads.wait_for_answers().await?;
+        Ok(loads)
+    }
+
+    /// Ends all loads, waits for their last answers and returns what became of all requests.
+    pub async fn finish(mut self) -> anyhow::Result<Tally> {
+        for process in &mut self.processes {
+            let id = process.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
+            let id = id.context("a load ended by itself")?;
+            kill_process(id, Signal::TERM)?;
+        }
+        for process in &mut self.processes {
+            tokio::time::timeout(PATIENCE, process.wait())
+                .await
+                .context("a load does not end")??;
+        }
+        for reader in &mut self.readers {
+            reader.await?;
+        }
+        let mut total = Tally::default();
+        for tally in &self.tallies {
+            total.merge(&lock(tally));
+        }
+        Ok(total)
+    }
+
+    async fn wait_for_answers(&self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        while self.tallies.iter().any(|tally| lock(tally).ok == 0) {
+            if Instant::now() > deadline {
+                bail!("the Service does not answer on every node");
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        // What happened before the Service was everywhere is not what is measured.
+        for tally in &self.tallies {
+            *lock(tally) = Tally::default();
+        }
+        Ok(())
+    }
+}
+
+/// Nobody panics with the lock; if somebody did, the counts are still good.
+fn lock(tally: &Mutex<Tally>) -> std::sync::MutexGuard<'_, Tally> {
+    tally.lock().unwrap_or_else(PoisonError::into_inner)
+}
