@@ -10,16 +10,25 @@ const LARGE: usize = 2_000;
 /// A row of the table names crates in its first cell and ends the second one with a question mark.
 pub(crate) fn crates_have_questions(tree: &Tree) -> Vec<Violation> {
     let text = tree.text(ARCHITECTURE).unwrap_or_default();
-    let rows: Vec<&str> = text.lines().filter_map(question).collect();
-    let missing = tree.crates().filter(|member| {
-        let name = format!("`{}`", member.name());
-        !rows.iter().any(|names| names.contains(&name))
-    });
-    let what =
-        |name: &str| format!("{ARCHITECTURE} has no row with `{name}` and the question that it answers");
-    missing
-        .map(|member| Violation::new(&member.manifest_path(), what(member.name())))
-        .collect()
+    let rows = text.lines().filter_map(question);
+    let named: Vec<&str> = rows
+        .flat_map(|names| names.split('`').skip(1).step_by(2))
+        .collect();
+    let mut violations = Vec::new();
+    for member in tree.crates().filter(|member| !named.contains(&member.name())) {
+        let name = member.name();
+        let what = format!("{ARCHITECTURE} has no row with `{name}` and the question that it answers");
+        violations.push(Violation::new(&member.manifest_path(), what));
+    }
+    for name in named {
+        if !tree.crates().any(|member| member.name() == name) {
+            violations.push(Violation::new(
+                ARCHITECTURE,
+                format!("there is no crate `{name}`"),
+            ));
+        }
+    }
+    violations
 }
 
 /// The names in a row that has a question.
@@ -94,20 +103,20 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_without_a_question_is_found() {
-        let found = crates_have_questions(&with(
-            "ARCHITECTURE.md",
-            "| `model` | What is it? |\n| `proxy` | Does it. |\n",
-        ));
-        assert_eq!(found.len(), 1);
-        assert_eq!(found[0].place, "crates/edges/proxy/Cargo.toml");
+    fn a_crate_without_a_question_and_a_row_without_a_crate_are_found() {
+        let places = |rows| -> Vec<String> {
+            let found = crates_have_questions(&with("ARCHITECTURE.md", rows));
+            found.into_iter().map(|violation| violation.place).collect()
+        };
         assert_eq!(
-            crates_have_questions(&with(
-                "ARCHITECTURE.md",
-                "| `model`, `proxy` | What are they? |\n"
-            )),
-            []
+            places("| `model` | What is it? |\n| `proxy` | Does it. |\n"),
+            ["crates/edges/proxy/Cargo.toml"]
         );
+        assert_eq!(
+            places("| `model`, `proxy`, `gone` | What are they? |\n"),
+            ["ARCHITECTURE.md"]
+        );
+        assert_eq!(places("| `model`, `proxy` | What are they? |\n"), [""; 0]);
     }
 
     #[test]

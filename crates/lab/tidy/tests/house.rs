@@ -8,6 +8,11 @@ use pointsman_tidy::{CHECKS, Tree};
 /// the test, too.
 const NOT_YET: &[(&str, &str, &str)] = &[
     (
+        "ARCHITECTURE.md names every crate and its question",
+        "ARCHITECTURE.md",
+        "is rewritten",
+    ),
+    (
         "a watched kind has one definition",
         "crates/decisions/dataplane",
         "moves to base/objects",
