@@ -1,10 +1,9 @@
 //! What is it called?
 //!
-//! A name is one shared string: cloning is a reference count, and [`Interner`] makes equal names share
+//! A name is one shared string: cloning is a reference count, and [`Interner`](crate::Interner) makes equal names share
 //! their bytes, which matters for port, node and zone names that recur in every Service.
 
 use std::borrow::Borrow;
-use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -173,27 +172,6 @@ impl fmt::Display for ServicePortName {
     }
 }
 
-/// Makes equal names share one allocation.
-///
-/// Meant for the few names that recur without end (port names, node names, zones). Entries are never
-/// dropped, so it must not be fed names that come and go with Services.
-#[derive(Debug, Default)]
-pub struct Interner {
-    known: BTreeSet<Arc<str>>,
-}
-
-impl Interner {
-    /// The shared copy of `text` as the wanted name type.
-    pub fn intern<N: From<Arc<str>>>(&mut self, text: &str) -> N {
-        if let Some(known) = self.known.get(text) {
-            return N::from(Arc::clone(known));
-        }
-        let fresh: Arc<str> = Arc::from(text);
-        self.known.insert(Arc::clone(&fresh));
-        N::from(fresh)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -219,13 +197,5 @@ mod tests {
     fn a_name_with_a_slash_or_without_letters_is_refused() {
         assert_eq!(ServiceName::new("a/b", "c"), Err(BadName("a/b".into())));
         assert_eq!(ServiceName::new("a", ""), Err(BadName(String::new())));
-    }
-
-    #[test]
-    fn interned_names_share_their_bytes() {
-        let mut interner = Interner::default();
-        let first: PortName = interner.intern("http");
-        let second: PortName = interner.intern("http");
-        assert!(Arc::ptr_eq(&first.0, &second.0));
     }
 }

@@ -1,4 +1,38 @@
-//! What do the Kubernetes objects that we watch say, and what does each field mean to us?
+//! What do the Kubernetes objects that we watch say?
+//!
+//! Every watched kind has one type here, with the only serde of it in the tree. A field that no role
+//! reads is skipped while parsing; `null` reads as absent, as Go writes it; a field that cannot be read
+//! costs itself and not the object, unless its doc says otherwise. Where a field may be absent, what its
+//! absence means is decided by a method of the type and nowhere else.
+//!
+//! A role that has to keep or parse less than the whole reads a *projection*, defined beside the type
+//! ([`compact`] for the proxy, [`pod_manifest`] for the node that runs a pod), and a law in `tests/` says
+//! that both agree on every field they share.
 
+pub mod compact;
+pub mod condition;
+pub mod config_map;
+pub mod endpoint_slice;
+pub mod interner;
+pub mod lease;
+pub mod metadata;
+pub mod names;
+pub mod node;
+pub mod pod;
+pub mod port;
 pub mod probe;
+mod read;
+pub mod service;
+pub mod taint;
 pub mod value;
+
+pub use condition::{Condition, ConditionStatus};
+pub use config_map::ConfigMap;
+pub use endpoint_slice::EndpointSlice;
+pub use interner::Interner;
+pub use lease::Lease;
+pub use metadata::{Metadata, OwnerReference};
+pub use node::Node;
+pub use pod::Pod;
+pub use read::nullable;
+pub use service::Service;

@@ -1,0 +1,189 @@
+//! Which parts of Services and EndpointSlices does a proxy read?
+//!
+//! Proxies parse every Service and slice of the cluster on every node and keep neither: these shapes live
+//! only until domain values are made of them, hold texts where the text has to be named when it is wrong,
+//! and skip everything else.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer};
+
+use crate::endpoint_slice::EndpointConditions;
+use crate::metadata::filtered;
+use crate::names;
+use crate::read::nullable;
+
+/// The metadata the proxy reads.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Metadata {
+    pub namespace: String,
+    pub name: String,
+    pub resource_version: String,
+    /// Those of them that anything here reads.
+    #[serde(deserialize_with = "known_keys")]
+    pub labels: BTreeMap<String, String>,
+    /// Those of them that anything here reads.
+    #[serde(deserialize_with = "known_keys")]
+    pub annotations: BTreeMap<String, String>,
+    pub deletion_timestamp: Option<String>,
+}
+
+/// A core/v1 Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Service {
+    pub metadata: Metadata,
+    pub spec: ServiceSpec,
+    pub status: ServiceStatus,
+}
+
+/// The spec of a Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServiceSpec {
+    #[serde(rename = "type")]
+    pub kind: String,
+    #[serde(rename = "clusterIP")]
+    pub cluster_ip: String,
+    #[serde(rename = "clusterIPs", deserialize_with = "nullable")]
+    pub cluster_ips: Vec<String>,
+    #[serde(deserialize_with = "nullable")]
+    pub ip_families: Vec<String>,
+    #[serde(deserialize_with = "nullable")]
+    pub ports: Vec<ServicePort>,
+    #[serde(rename = "externalIPs", deserialize_with = "nullable")]
+    pub external_ips: Vec<String>,
+    pub external_traffic_policy: Option<String>,
+    pub internal_traffic_policy: Option<String>,
+    pub session_affinity: Option<String>,
+    pub session_affinity_config: Option<SessionAffinityConfig>,
+    #[serde(deserialize_with = "nullable")]
+    pub load_balancer_source_ranges: Vec<String>,
+    pub health_check_node_port: i64,
+}
+
+/// A port of a Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServicePort {
+    pub name: String,
+    pub protocol: Option<String>,
+    pub port: i64,
+    pub node_port: i64,
+}
+
+/// Settings of session affinity.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SessionAffinityConfig {
+    #[serde(rename = "clientIP")]
+    pub client_ip: Option<ClientIpConfig>,
+}
+
+/// Settings of affinity by client address.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClientIpConfig {
+    pub timeout_seconds: Option<i64>,
+}
+
+/// The status of a Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServiceStatus {
+    pub load_balancer: LoadBalancerStatus,
+}
+
+/// What the load balancer reported.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LoadBalancerStatus {
+    #[serde(deserialize_with = "nullable")]
+    pub ingress: Vec<Ingress>,
+}
+
+/// One way into the load balancer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Ingress {
+    pub ip: String,
+    pub ip_mode: Option<String>,
+}
+
+/// A discovery.k8s.io/v1 EndpointSlice.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EndpointSlice {
+    pub metadata: Metadata,
+    pub address_type: String,
+    #[serde(deserialize_with = "nullable")]
+    pub endpoints: Vec<Endpoint>,
+    #[serde(deserialize_with = "nullable")]
+    pub ports: Vec<EndpointPort>,
+}
+
+/// One endpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Endpoint {
+    #[serde(deserialize_with = "nullable")]
+    pub addresses: Vec<String>,
+    #[serde(deserialize_with = "nullable")]
+    pub conditions: EndpointConditions,
+    pub node_name: Option<String>,
+    pub hints: Option<EndpointHints>,
+}
+
+/// Where its traffic should come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EndpointHints {
+    #[serde(deserialize_with = "nullable")]
+    pub for_zones: Vec<NamedHint>,
+    #[serde(deserialize_with = "nullable")]
+    pub for_nodes: Vec<NamedHint>,
+}
+
+/// A zone or node named by a hint.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct NamedHint {
+    pub name: String,
+}
+
+/// A port of a slice.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EndpointPort {
+    pub name: Option<String>,
+    pub protocol: Option<String>,
+    pub port: Option<i64>,
+}
+
+/// A networking.k8s.io/v1 ServiceCIDR.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct ServiceCidr {
+    pub spec: ServiceCidrSpec,
+}
+
+/// The spec of a ServiceCIDR.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct ServiceCidrSpec {
+    #[serde(deserialize_with = "nullable")]
+    pub cidrs: Vec<String>,
+}
+
+/// The labels and annotations that mean something to a proxy.
+const KNOWN_KEYS: [&str; 4] = [
+    names::PROXY_NAME_LABEL,
+    names::HEADLESS_LABEL,
+    names::SERVICE_NAME_LABEL,
+    names::TRIGGER_TIME_ANNOTATION,
+];
+
+fn known_keys<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
+    filtered(deserializer, |key| KNOWN_KEYS.contains(&key))
+}
