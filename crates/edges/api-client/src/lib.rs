@@ -2,6 +2,7 @@
 //!
 //! Requests carry bytes and answers are read into whatever slim type the caller has: nothing here
 //! knows a Pod. [`watch::Watcher`] keeps a caller's own store up to date through restarts and gaps,
+//! [`Reflector`] does so for several readers in one process with one watch,
 //! [`election`] lets one of several replicas lead, [`events`] tells people what happened.
 
 pub mod backoff;
@@ -12,11 +13,15 @@ pub mod error;
 pub mod events;
 pub mod lease;
 mod list;
+pub mod reflector;
 pub mod resource;
+#[cfg(test)]
+mod script;
 pub mod watch;
 
 pub use client::{Api, Client, DeleteOptions, Patch};
 pub use connect::{ConnectError, Source};
 pub use error::{ApiError, Recovery, Status};
+pub use reflector::Reflector;
 pub use resource::Resource;
 pub use watch::{Event, ObjectKey, Scope, Watcher};

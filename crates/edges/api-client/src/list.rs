@@ -4,27 +4,22 @@ use serde::de::DeserializeOwned;
 
 use crate::client::Client;
 use crate::error::ApiError;
+use crate::watch::Scope;
 use crate::watch::decode::Page;
-use crate::watch::{PAGE, Scope};
 
 impl Client {
-    /// Reads all objects of a scope, page by page. An object that cannot be read is told in the log and
+    /// Reads all objects of a scope, page by page. An object that cannot be read is named in the log and
     /// left out.
     pub async fn list<T: DeserializeOwned>(&self, scope: &Scope) -> Result<Vec<T>, ApiError> {
-        let limit = PAGE.to_string();
         let mut objects = Vec::new();
         let mut token = String::new();
         loop {
-            let mut query = vec![("limit", limit.as_str())];
-            if !token.is_empty() {
-                query.push(("continue", &token));
-            }
-            let page: Page = self.get_path(&scope.path(&query)).await?;
+            let page: Page = self.get_path(&scope.page_path(&token)).await?;
             for item in &page.items {
                 match serde_json::from_str(item.get()) {
                     Ok(object) => objects.push(object),
                     Err(error) => {
-                        tracing::warn!(resource = scope.resource.plural, %error, "an object that cannot be read is left out");
+                        tracing::warn!(resource = scope.resource.plural, %error, "ignoring an object that cannot be read");
                     }
                 }
             }

@@ -1,43 +1,42 @@
 //! How does a store of one's own stay equal to the server's?
 //!
 //! A [`Watcher`] lists a collection and then follows it. Broken connections resume where they ended;
-//! a gap that the server cannot fill leads to a new list, after which objects that are gone are told
-//! as deleted, exactly as if nobody had looked away. Callers never see an error: they see events late.
+//! a gap that the server cannot fill leads to a new list, after which objects that are gone are
+//! reported as deleted, exactly as if nobody had looked away. Callers never see an error: they see events late.
 //!
 //! Lists are streamed over the watch itself where the server can do that, so no page is held in memory.
 
 pub(crate) mod decode;
+pub(crate) mod forward;
 mod known;
 mod lines;
+mod scope;
 
 use crate::backoff::Backoff;
 use crate::client::Client;
-use crate::error::ApiError;
-use crate::resource::Resource;
-use bytes::Bytes;
+use crate::error::{ApiError, Recovery};
+use bytes::{Bytes, BytesMut};
 use decode::{Head, Kind, Line, Metadata, Page};
 use http::Method;
 use known::Known;
 use lines::Lines;
 use serde::de::DeserializeOwned;
 use std::collections::VecDeque;
-use std::marker::PhantomData;
+use std::pin::Pin;
 use std::time::Duration;
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 pub use known::ObjectKey;
+pub use scope::Scope;
 
-/// Objects per page where lists cannot be streamed (client-go's number).
-pub(crate) const PAGE: usize = 500;
 /// How long the server is asked to keep one watch open.
 const WATCH_SECONDS: u32 = 300;
 /// Servers send bookmarks about once a minute; this much silence means that the connection is dead.
 const SILENCE: Duration = Duration::from_secs(150);
+/// How long the head of an answer may take.
+const ANSWER: Duration = Duration::from_secs(30);
 /// How long to wait before asking again for an optional collection that the server does not have.
 const ABSENCE: Duration = Duration::from_secs(300);
-/// No event for this long means that there are no more for now.
-const MOMENT: Duration = Duration::from_millis(1);
 /// Most events that are handed over together.
 const BUNCH: usize = 256;
 /// A watch that lived this long was no failure when it ended.
@@ -71,6 +70,12 @@ pub enum Event<T> {
 }
 
 impl<T> Event<T> {
+    /// The same event about a converted object.
+    pub fn map<U>(self, convert: impl FnOnce(T) -> U) -> Event<U> {
+        self.try_map(|object| Some(convert(object)))
+            .expect("every object is converted")
+    }
+
     /// The same event about a converted object; none if it cannot be converted.
     pub fn try_map<U>(self, convert: impl FnOnce(T) -> Option<U>) -> Option<Event<U>> {
         Some(match self {
@@ -96,68 +101,6 @@ impl<T> Event<T> {
     }
 }
 
-/// Which objects are watched.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Scope {
-    /// The collection.
-    pub resource: Resource,
-    /// One namespace, or all.
-    pub namespace: Option<String>,
-    /// Label selector, or everything.
-    pub labels: Option<String>,
-    /// Field selector, or everything.
-    pub fields: Option<String>,
-}
-
-impl Scope {
-    /// All objects of a collection.
-    pub fn all(resource: Resource) -> Self {
-        Self {
-            resource,
-            namespace: None,
-            labels: None,
-            fields: None,
-        }
-    }
-
-    /// Only objects whose labels match.
-    pub fn labels(self, selector: &str) -> Self {
-        Self {
-            labels: Some(selector.to_owned()),
-            ..self
-        }
-    }
-
-    /// Only objects whose fields match.
-    pub fn fields(self, selector: &str) -> Self {
-        Self {
-            fields: Some(selector.to_owned()),
-            ..self
-        }
-    }
-
-    pub(crate) fn path(&self, parameters: &[(&str, &str)]) -> String {
-        use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-        let mut path = self.resource.path(self.namespace.as_deref());
-        let selectors = [
-            ("labelSelector", self.labels.as_deref()),
-            ("fieldSelector", self.fields.as_deref()),
-        ];
-        let selectors = selectors
-            .iter()
-            .filter_map(|(name, value)| Some((*name, (*value)?)));
-        let mut separator = '?';
-        for (name, value) in parameters.iter().copied().chain(selectors) {
-            path.push(separator);
-            separator = '&';
-            path.push_str(name);
-            path.push('=');
-            path.extend(utf8_percent_encode(value, NON_ALPHANUMERIC));
-        }
-        path
-    }
-}
-
 /// How the first state is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Listing {
@@ -167,12 +110,20 @@ enum Listing {
     Paged,
 }
 
-/// Where a watcher stands.
+/// An answer of the server that has not come yet.
+type Awaited<T> = Pin<Box<dyn Future<Output = Result<T, ApiError>> + Send>>;
+
+/// Where a watcher stands. Whatever it waits for is part of its state, so that nothing is lost when
+/// the caller stops waiting.
 enum State {
     /// Nothing is known, or too much was missed.
     Empty,
+    /// A page of a list was asked for.
+    Paging(Awaited<Page>),
     /// The watch can go on after this version.
     Resume(String),
+    /// A watch was asked for that goes on after this version, or begins with a list if it is empty.
+    Opening(String, Awaited<Lines>),
     /// Lines come in.
     Open(Stream),
 }
@@ -181,6 +132,7 @@ struct Stream {
     lines: Lines,
     resource_version: String,
     since: Instant,
+    heard: Instant,
 }
 
 /// Follows one collection for ever.
@@ -194,8 +146,8 @@ pub struct Watcher<T> {
     /// What went wrong after the events that are ready.
     failed: Option<ApiError>,
     backoff: Backoff,
+    pause_until: Option<Instant>,
     optional: bool,
-    object: PhantomData<fn() -> T>,
 }
 
 impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
@@ -210,8 +162,8 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
             ready: VecDeque::new(),
             failed: None,
             backoff: Backoff::new(Duration::from_millis(50), Duration::from_secs(5)),
+            pause_until: None,
             optional: false,
-            object: PhantomData,
         }
     }
 
@@ -223,264 +175,204 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
         }
     }
 
-    /// The next event. Waits as long as it takes; may be dropped and called again only between events
-    /// that were returned, so give a watcher a task of its own ([`Watcher::forward`]).
+    /// The next event. Waits as long as it takes; may be dropped at any time and called again, without
+    /// losing an event or the open connection.
     pub async fn next(&mut self) -> Event<T> {
         loop {
             if let Some(event) = self.ready.pop_front() {
                 return event;
             }
-            let outcome = match self.failed.take() {
-                Some(error) => Err(error),
-                None => self.step().await,
-            };
-            match outcome {
-                Ok(()) => {}
-                Err(error) if self.ready.is_empty() => self.recover(error).await,
-                // What came before it must not wait.
-                Err(error) => self.failed = Some(error),
+            // What came before a failure must not wait for the next attempt.
+            if let Some(error) = self.failed.take() {
+                self.pause_until = Some(Instant::now() + self.recover(error));
             }
+            if let Some(at) = self.pause_until {
+                tokio::time::sleep_until(at).await;
+                self.pause_until = None;
+            }
+            self.failed = self.step().await.err();
         }
     }
 
-    /// Sends every event, converted, until the receiver is gone.
-    pub async fn forward<E>(
-        mut self,
-        sender: mpsc::Sender<E>,
-        mut convert: impl FnMut(Event<T>) -> Option<E>,
-    ) {
-        loop {
-            let event = tokio::select! {
-                event = self.next() => event,
-                () = sender.closed() => return,
-            };
-            // What arrived with it needs no look at whether somebody still listens.
-            for event in std::iter::once(event).chain(std::mem::take(&mut self.ready)) {
-                if let Some(event) = convert(event)
-                    && sender.send(event).await.is_err()
-                {
-                    return;
-                }
-            }
-        }
-    }
-
-    /// The same, with events that arrived together sent together: lists cost one wake-up for many objects.
-    pub async fn forward_together<E>(
-        mut self,
-        sender: mpsc::Sender<Vec<E>>,
-        mut convert: impl FnMut(Event<T>) -> Option<E>,
-    ) {
-        loop {
-            let event = tokio::select! {
-                event = self.next() => event,
-                () = sender.closed() => return,
-            };
-            let arrived = std::iter::once(event).chain(self.ready.drain(..));
-            let events: Vec<E> = arrived.filter_map(&mut convert).collect();
-            if !events.is_empty() && sender.send(events).await.is_err() {
-                return;
-            }
-        }
-    }
-
-    /// The same for events that come all the time and may wait a little, such as heartbeats: once no more
-    /// come for a moment they are handed over together, and the next ones gather for `pause`. Waking up for each
-    /// would cost more than reading it. Lists are not held up.
-    pub async fn forward_in_bunches<E>(
-        mut self,
-        sender: mpsc::Sender<E>,
-        pause: Duration,
-        convert: impl Fn(Event<T>) -> Option<E>,
-    ) {
-        let mut bunch = Vec::new();
-        let mut listing = true;
-        loop {
-            let mut next = std::pin::pin!(self.next());
-            let event = match tokio::time::timeout(MOMENT, &mut next).await {
-                Ok(event) => event,
-                Err(_) => {
-                    if !send_all(&sender, &mut bunch).await {
-                        return;
-                    }
-                    if !listing {
-                        tokio::time::sleep(pause).await;
-                    }
-                    tokio::select! {
-                        event = next => event,
-                        () = sender.closed() => return,
-                    }
-                }
-            };
-            match event {
-                Event::Init => listing = true,
-                Event::Synced(_) => listing = false,
-                Event::Applied { .. } | Event::Deleted { .. } => {}
-            }
-            bunch.extend(convert(event));
-            if bunch.len() >= BUNCH && !send_all(&sender, &mut bunch).await {
-                return;
-            }
-        }
-    }
-
+    /// Takes one step to the next state. Each waits once at most, and for something that the state holds.
     async fn step(&mut self) -> Result<(), ApiError> {
-        match std::mem::replace(&mut self.state, State::Empty) {
+        match &mut self.state {
             State::Empty => {
                 self.known.begin_list();
                 self.ready.push_back(Event::Init);
-                match self.listing {
-                    Listing::Streamed => self.open_streamed().await,
-                    Listing::Paged => self.list_pages().await,
-                }
+                self.state = match self.listing {
+                    Listing::Streamed => State::Opening(String::new(), self.open("")),
+                    Listing::Paged => State::Paging(self.page("")),
+                };
+                Ok(())
+            }
+            State::Paging(page) => {
+                let page = page.await;
+                self.paged(page)
             }
             State::Resume(version) => {
-                self.state = State::Resume(version.clone());
-                let query = [
-                    ("watch", "true"),
-                    ("resourceVersion", version.as_str()),
-                    ("allowWatchBookmarks", "true"),
-                ];
-                let lines = Self::open(&self.client, &self.scope, &query).await?;
-                self.state = State::Open(Stream::new(lines, version));
+                let version = std::mem::take(version);
+                let lines = self.open(&version);
+                self.state = State::Opening(version, lines);
                 Ok(())
             }
-            State::Open(stream) => self.read(stream).await,
+            State::Opening(version, lines) => {
+                let lines = lines.await;
+                let version = std::mem::take(version);
+                self.opened(version, lines)
+            }
+            State::Open(stream) => {
+                let line = stream.next().await;
+                self.read(line)
+            }
         }
     }
 
-    async fn open_streamed(&mut self) -> Result<(), ApiError> {
-        let query = [
-            ("watch", "true"),
-            ("sendInitialEvents", "true"),
-            ("resourceVersionMatch", "NotOlderThan"),
-            ("allowWatchBookmarks", "true"),
-        ];
-        match Self::open(&self.client, &self.scope, &query).await {
-            Ok(lines) => {
-                self.state = State::Open(Stream::new(lines, String::new()));
-                Ok(())
-            }
-            Err(ApiError::Refused(status)) if matches!(status.code, 400 | 422) => {
-                tracing::info!(resource = self.scope.resource.plural, reason = %status.message, "lists are not streamed by this server, reading pages");
-                self.listing = Listing::Paged;
-                self.list_pages().await
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Opens a stream. Borrows no more than it needs: a watcher that has one open cannot be shared.
-    async fn open(client: &Client, scope: &Scope, query: &[(&str, &str)]) -> Result<Lines, ApiError> {
+    /// Asks for a watch after this version, or for one that begins with a list.
+    fn open(&self, version: &str) -> Awaited<Lines> {
         // Watches that began together should not end together.
         let seconds = (WATCH_SECONDS - fastrand::u32(0..60)).to_string();
-        let mut query = query.to_vec();
-        query.push(("timeoutSeconds", &seconds));
-        let path = scope.path(&query);
-        let head = client.send(Method::GET, &path, None, Bytes::new());
-        match tokio::time::timeout(Duration::from_secs(30), head).await {
-            Ok(response) => Ok(Lines::new(response?.into_body())),
-            Err(_) => Err(ApiError::Unreachable("the watch was not answered".into())),
-        }
+        let start: &[(&str, &str)] = if version.is_empty() {
+            &[
+                ("sendInitialEvents", "true"),
+                ("resourceVersionMatch", "NotOlderThan"),
+            ]
+        } else {
+            &[("resourceVersion", version)]
+        };
+        let mut query = vec![("watch", "true")];
+        query.extend(start);
+        query.extend([("allowWatchBookmarks", "true"), ("timeoutSeconds", &seconds)]);
+        let (client, path) = (self.client.clone(), self.scope.path(&query));
+        Box::pin(async move {
+            let head = client.send(Method::GET, &path, None, Bytes::new());
+            match tokio::time::timeout(ANSWER, head).await {
+                Ok(response) => Ok(Lines::new(response?.into_body())),
+                Err(_) => Err(ApiError::Unreachable("the watch was not answered".into())),
+            }
+        })
     }
 
-    async fn list_pages(&mut self) -> Result<(), ApiError> {
-        let mut token = String::new();
-        loop {
-            let limit = PAGE.to_string();
-            let mut query = vec![("limit", limit.as_str())];
-            if !token.is_empty() {
-                query.push(("continue", &token));
+    fn opened(&mut self, version: String, lines: Result<Lines, ApiError>) -> Result<(), ApiError> {
+        let begins = version.is_empty();
+        match lines {
+            Ok(lines) => self.state = State::Open(Stream::new(lines, version)),
+            Err(ApiError::Refused(status)) if begins && matches!(status.code, 400 | 422) => {
+                tracing::info!(resource = self.scope.resource.plural, reason = %status.message, "lists are not streamed by this server, reading pages");
+                self.listing = Listing::Paged;
+                self.state = State::Paging(self.page(""));
             }
-            let path = self.scope.path(&query);
-            let page: Page = self.client.get_path(&path).await?;
-            for item in &page.items {
-                self.applied(item.get(), &mut String::new());
-            }
-            token = page.metadata.r#continue;
-            if token.is_empty() {
-                self.listed(&page.metadata.resource_version);
-                self.state = State::Resume(page.metadata.resource_version);
-                return Ok(());
-            }
-        }
-    }
-
-    /// Reads what has arrived; events that came in one piece are handed on without another wait.
-    async fn read(&mut self, mut stream: Stream) -> Result<(), ApiError> {
-        let line = tokio::time::timeout(SILENCE, stream.lines.next()).await;
-        let line = match line {
-            Ok(Ok(line)) => line,
-            Ok(Err(error)) => {
-                self.suspend(stream);
+            Err(error) => {
+                self.state = if begins {
+                    State::Empty
+                } else {
+                    State::Resume(version)
+                };
                 return Err(error);
             }
-            Err(_) => {
-                self.suspend(stream);
-                return Err(ApiError::Unreachable(format!("silent for {SILENCE:?}")));
-            }
+        }
+        Ok(())
+    }
+
+    /// Asks for the page of a list that this token names.
+    fn page(&self, token: &str) -> Awaited<Page> {
+        let (client, path) = (self.client.clone(), self.scope.page_path(token));
+        Box::pin(async move { client.get_path(&path).await })
+    }
+
+    fn paged(&mut self, page: Result<Page, ApiError>) -> Result<(), ApiError> {
+        let Page { metadata, items } = page.inspect_err(|_| self.state = State::Empty)?;
+        for item in &items {
+            self.applied(item.get());
+        }
+        self.state = if metadata.r#continue.is_empty() {
+            self.listed(&metadata.resource_version);
+            State::Resume(metadata.resource_version)
+        } else {
+            State::Paging(self.page(&metadata.r#continue))
         };
-        let Some(line) = line else {
-            let lived = stream.since.elapsed();
-            self.suspend(stream);
-            if lived < HEALTHY {
-                return Err(ApiError::Unreachable("the watch ended early".into()));
-            }
-            return Ok(());
-        };
-        let mut line = Some(line);
+        Ok(())
+    }
+
+    /// Takes in a line and what came in one piece with it, which is handed on without another wait.
+    fn read(&mut self, line: Result<Option<BytesMut>, ApiError>) -> Result<(), ApiError> {
+        let mut line = line.inspect_err(|_| self.suspend())?;
+        if line.is_none() {
+            return self.ended();
+        }
         while let Some(text) = line.take() {
-            if let Err(error) = self.take(&text, &mut stream) {
-                self.suspend(stream);
-                return Err(error);
-            }
-            if self.ready.len() < BUNCH {
+            self.take(&text).inspect_err(|_| self.suspend())?;
+            if self.ready.len() < BUNCH
+                && let State::Open(stream) = &mut self.state
+            {
                 line = stream.lines.arrived();
             }
         }
         self.backoff.reset();
-        self.state = State::Open(stream);
+        Ok(())
+    }
+
+    /// The server ended the watch.
+    fn ended(&mut self) -> Result<(), ApiError> {
+        let lived = match &self.state {
+            State::Open(stream) => stream.since.elapsed(),
+            _ => HEALTHY,
+        };
+        self.suspend();
+        if lived < HEALTHY {
+            return Err(ApiError::Unreachable("the watch ended early".into()));
+        }
         Ok(())
     }
 
     /// The stream is over: go on after the last version seen, or list if there is none yet.
-    fn suspend(&mut self, stream: Stream) {
-        self.state = if stream.resource_version.is_empty() || self.known.listing() {
-            State::Empty
-        } else {
-            State::Resume(stream.resource_version)
-        };
+    fn suspend(&mut self) {
+        let state = std::mem::replace(&mut self.state, State::Empty);
+        if let State::Open(stream) = state
+            && !stream.resource_version.is_empty()
+            && !self.known.listing()
+        {
+            self.state = State::Resume(stream.resource_version);
+        }
     }
 
-    fn take(&mut self, line: &[u8], stream: &mut Stream) -> Result<(), ApiError> {
+    /// Everything up to this version was seen.
+    fn seen(&mut self, version: &str) {
+        if let State::Open(stream) = &mut self.state {
+            version.clone_into(&mut stream.resource_version);
+        }
+    }
+
+    fn take(&mut self, line: &[u8]) -> Result<(), ApiError> {
         let line = Line::read(line)?;
         match line.kind {
-            Kind::Added | Kind::Modified => self.applied(line.object, &mut stream.resource_version),
+            Kind::Added | Kind::Modified => self.applied(line.object),
             Kind::Deleted => {
-                let head = Head::read(line.object)?;
-                head.metadata
-                    .resource_version
-                    .as_ref()
-                    .clone_into(&mut stream.resource_version);
-                let (namespace, name) = (&head.metadata.namespace, &head.metadata.name);
-                self.known.remove(namespace, name);
-                let key = ObjectKey::new(namespace, name);
+                let Metadata {
+                    namespace,
+                    name,
+                    resource_version,
+                    ..
+                } = Head::read(line.object)?.metadata;
+                self.seen(&resource_version);
+                self.known.remove(&namespace, &name);
                 self.ready.push_back(Event::Deleted {
-                    key,
-                    resource_version: Some(stream.resource_version.as_str().into()),
+                    key: ObjectKey::new(&namespace, &name),
+                    resource_version: Some(resource_version.into()),
                 });
             }
             Kind::Bookmark => {
-                let head = Head::read(line.object)?;
-                let version = head.metadata.resource_version.into_owned();
-                if self.known.listing() {
-                    if head.metadata.annotations.initial_events_end.as_deref() == Some("true") {
-                        self.listed(&version);
-                    }
-                } else {
-                    self.ready.push_back(Event::Synced(version.as_str().into()));
+                let Metadata {
+                    resource_version,
+                    annotations,
+                    ..
+                } = Head::read(line.object)?.metadata;
+                self.seen(&resource_version);
+                if !self.known.listing() {
+                    self.ready.push_back(Event::Synced(resource_version.into()));
+                } else if annotations.initial_events_end.as_deref() == Some("true") {
+                    self.listed(&resource_version);
                 }
-                stream.resource_version = version;
             }
             Kind::Error => {
                 let status = serde_json::from_str(line.object)
@@ -492,8 +384,9 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
         Ok(())
     }
 
-    /// Takes in an object and notes its version. One that cannot be read is told in the log and left out.
-    fn applied(&mut self, text: &str, seen: &mut String) {
+    /// Takes in an object and notes its version. One that cannot be read is named in the log and left out.
+    fn applied(&mut self, text: &str) {
+        let resource = self.scope.resource.plural;
         let Metadata {
             namespace,
             name,
@@ -502,11 +395,11 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
         } = match Head::read(text) {
             Ok(head) => head.metadata,
             Err(error) => {
-                tracing::warn!(resource = self.scope.resource.plural, %error, "an object without readable metadata is left out");
+                tracing::warn!(resource, %error, "ignoring an object without readable metadata");
                 return;
             }
         };
-        resource_version.as_ref().clone_into(seen);
+        self.seen(&resource_version);
         match serde_json::from_str(text) {
             Ok(object) => {
                 self.known.insert(&namespace, &name);
@@ -517,7 +410,7 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
                 });
             }
             Err(error) => {
-                tracing::warn!(resource = self.scope.resource.plural, %namespace, %name, %error, "an object that cannot be read is left out");
+                tracing::warn!(resource, %namespace, %name, %error, "ignoring an object that cannot be read");
             }
         }
     }
@@ -543,7 +436,8 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
         }
     }
 
-    async fn recover(&mut self, error: ApiError) {
+    /// Decides where to go on after a failure; returns how long to wait before that.
+    fn recover(&mut self, error: ApiError) -> Duration {
         let resource = self.scope.resource.plural;
         if matches!(error, ApiError::Expired(_)) {
             tracing::info!(resource, %error, "too much was missed, listing again");
@@ -554,41 +448,39 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
         }
         if self.optional && matches!(error, ApiError::NotFound(_) | ApiError::Refused(_)) {
             tracing::debug!(resource, %error, "this server does not offer the collection");
-            tokio::time::sleep(ABSENCE).await;
-            return;
+            return ABSENCE;
         }
         let wait = self.backoff.next(fastrand::f64());
         let wait = match error.recovery() {
-            crate::error::Recovery::Retry(Some(least)) => wait.max(least.min(Duration::from_secs(30))),
+            Recovery::Retry(Some(least)) => wait.max(least.min(Duration::from_secs(30))),
             _ => wait,
         };
         tracing::debug!(resource, %error, wait_seconds = wait.as_secs_f64(), "watch interrupted");
         if wait > Duration::from_secs(1) {
             tracing::warn!(resource, %error, "watch interrupted, trying again");
         }
-        tokio::time::sleep(wait).await;
+        wait
     }
 }
 
 impl Stream {
     fn new(lines: Lines, resource_version: String) -> Self {
+        let now = Instant::now();
         Self {
             lines,
             resource_version,
-            since: Instant::now(),
+            since: now,
+            heard: now,
         }
     }
-}
 
-/// Sends everything; tells whether somebody still listens.
-async fn send_all<E>(sender: &mpsc::Sender<E>, events: &mut Vec<E>) -> bool {
-    for event in events.drain(..) {
-        if sender.send(event).await.is_err() {
-            return false;
-        }
+    /// The next line. Can be dropped and called again.
+    async fn next(&mut self) -> Result<Option<BytesMut>, ApiError> {
+        let line = tokio::time::timeout_at(self.heard + SILENCE, self.lines.next()).await;
+        self.heard = Instant::now();
+        line.unwrap_or_else(|_| Err(ApiError::Unreachable(format!("silent for {SILENCE:?}"))))
     }
-    true
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

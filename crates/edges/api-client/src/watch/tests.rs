@@ -1,87 +1,11 @@
 //! A watcher against a scripted server.
 
 use super::*;
-use bytes::Bytes;
-use http::{Request, Response};
-use kube::client::Body;
-use serde::Deserialize;
-use std::convert::Infallible;
-use std::sync::{Arc, Mutex};
+use crate::Resource;
+use crate::script::{Script, Thing, applied, bookmark, gone, line};
+use tokio::sync::mpsc;
 
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-struct Thing {
-    value: i32,
-}
-
-/// Answers requests from a list, and remembers what was asked.
-#[derive(Clone, Default)]
-struct Script {
-    answers: Arc<Mutex<VecDeque<(u16, String)>>>,
-    asked: Arc<Mutex<Vec<String>>>,
-}
-
-impl Script {
-    fn new(answers: &[(u16, &str)]) -> Self {
-        let answers = answers
-            .iter()
-            .map(|(code, text)| (*code, (*text).to_owned()))
-            .collect();
-        Self {
-            answers: Arc::new(Mutex::new(answers)),
-            asked: Arc::default(),
-        }
-    }
-
-    fn client(&self) -> Client {
-        let script = self.clone();
-        let service = tower::service_fn(move |request: Request<Body>| {
-            script.asked.lock().unwrap().push(request.uri().to_string());
-            let next = script.answers.lock().unwrap().pop_front();
-            let (code, text) = next.unwrap_or((503, "{}".into()));
-            let body = http_body_util::Full::new(Bytes::from(text));
-            let response = Response::builder().status(code).body(body).unwrap();
-            async move { Ok::<_, Infallible>(response) }
-        });
-        Client::new(kube::Client::new(service, "default"))
-    }
-
-    fn asked(&self) -> Vec<String> {
-        self.asked.lock().unwrap().clone()
-    }
-}
-
-fn line(kind: &str, name: &str, version: &str, value: i32) -> String {
-    format!(
-        r#"{{"type":"{kind}","object":{{"metadata":{{"namespace":"ns","name":"{name}","resourceVersion":"{version}"}},"value":{value}}}}}"#
-    ) + "\n"
-}
-
-fn bookmark(version: &str, end: bool) -> String {
-    let annotations = if end {
-        r#","annotations":{"k8s.io/initial-events-end":"true"}"#
-    } else {
-        ""
-    };
-    format!(r#"{{"type":"BOOKMARK","object":{{"metadata":{{"resourceVersion":"{version}"{annotations}}}}}}}"#)
-        + "\n"
-}
-
-fn applied(name: &str, version: &str, value: i32) -> Event<Thing> {
-    Event::Applied {
-        key: ObjectKey::new("ns", name),
-        object: Thing { value },
-        resource_version: version.into(),
-    }
-}
-
-fn gone(name: &str, version: Option<&str>) -> Event<Thing> {
-    Event::Deleted {
-        key: ObjectKey::new("ns", name),
-        resource_version: version.map(Into::into),
-    }
-}
-
-async fn events(script: &Script, count: usize) -> Vec<Event<Thing>> {
+pub(crate) async fn events(script: &Script, count: usize) -> Vec<Event<Thing>> {
     let mut watcher = Watcher::new(script.client(), Scope::all(Resource::PODS));
     let mut events = Vec::new();
     for _ in 0..count {
@@ -203,32 +127,6 @@ async fn an_object_that_cannot_be_read_does_not_stop_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bunches_bring_the_same_events_in_the_same_order() {
-    let first = line("ADDED", "a", "1", 1) + &line("ADDED", "b", "2", 1) + &bookmark("3", true);
-    let more: String = (4..1004)
-        .map(|version| line("MODIFIED", "a", &version.to_string(), version))
-        .collect();
-    let (first, last) = (first + &more, line("DELETED", "b", "1004", 1));
-    let answers = [(200, first.as_str()), (200, last.as_str())];
-    let one_by_one = events(&Script::new(&answers), 1005).await;
-
-    let script = Script::new(&answers);
-    let watcher = Watcher::<Thing>::new(script.client(), Scope::all(Resource::PODS));
-    let (sender, mut received) = mpsc::channel(8);
-    let pause = Duration::from_millis(100);
-    let task = tokio::spawn(watcher.forward_in_bunches(sender, pause, Some));
-    let mut bunched = Vec::new();
-    while bunched.len() < one_by_one.len() {
-        let next = tokio::time::timeout(Duration::from_secs(600), received.recv());
-        bunched.push(next.await.expect("an event comes").expect("it goes on"));
-    }
-    assert_eq!(bunched, one_by_one);
-    drop(received);
-    let ended = tokio::time::timeout(Duration::from_secs(600), task).await;
-    ended.expect("it ends with its receiver").unwrap();
-}
-
-#[tokio::test(start_paused = true)]
 async fn what_came_before_an_error_does_not_wait_for_the_next_attempt() {
     let lines = [
         line("ADDED", "a", "1", 10),
@@ -266,4 +164,76 @@ async fn events_that_arrive_together_are_sent_together() {
         Event::Synced("2".into()),
     ];
     assert_eq!(together, expected);
+}
+
+/// The next event, from a future that is dropped after every single poll.
+async fn impatient(watcher: &mut Watcher<Thing>) -> Event<Thing> {
+    for _ in 0..100_000 {
+        tokio::select! {
+            biased;
+            event = watcher.next() => return event,
+            () = std::future::ready(()) => {}
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    panic!("no event comes");
+}
+
+/// What was asked, without the random time that each watch may last.
+fn without_timeouts(asked: Vec<String>) -> Vec<String> {
+    let cut = |path: String| match path.split_once("&timeoutSeconds") {
+        Some((path, _)) => path.to_owned(),
+        None => path,
+    };
+    asked.into_iter().map(cut).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_next_at_any_point_loses_no_event_and_asks_for_nothing_twice() {
+    let status = |code: u16, reason: &str| {
+        format!(r#"{{"kind":"Status","code":{code},"reason":"{reason}","message":"no"}}"#)
+    };
+    let error = |code, reason| format!("{{\"type\":\"ERROR\",\"object\":{}}}\n", status(code, reason));
+    let page = |name: &str, next: &str| {
+        format!(
+            r#"{{"metadata":{{"resourceVersion":"50","continue":"{next}"}},"items":[{{"metadata":{{"namespace":"ns","name":"{name}","resourceVersion":"4"}},"value":1}}]}}"#
+        )
+    };
+    let listed = [
+        line("ADDED", "a", "1", 10),
+        line("ADDED", "b", "2", 20),
+        bookmark("2", true),
+        line("MODIFIED", "a", "3", 11),
+        error(500, "InternalError"),
+    ];
+    let resumed = [line("DELETED", "b", "4", 20), error(410, "Expired")];
+    let answers = [
+        (503, status(503, "ServiceUnavailable")),
+        (200, listed.concat()),
+        (200, resumed.concat()),
+        (422, status(422, "Invalid")),
+        (200, page("a", "more")),
+        (200, page("c", "")),
+        (200, line("MODIFIED", "c", "51", 5)),
+        (200, bookmark("52", false)),
+    ];
+    let answers: Vec<(u16, &str)> = answers
+        .iter()
+        .map(|(code, text)| (*code, text.as_str()))
+        .collect();
+    let patient = Script::new(&answers);
+    let expected = events(&patient, 13).await;
+    assert_eq!(expected[12], Event::Synced("52".into()), "{expected:?}");
+
+    let script = Script::new(&answers).slow();
+    let mut watcher = Watcher::new(script.client(), Scope::all(Resource::PODS));
+    let mut seen = Vec::new();
+    while seen.len() < expected.len() {
+        seen.push(impatient(&mut watcher).await);
+    }
+    assert_eq!(seen, expected);
+    assert_eq!(
+        without_timeouts(script.asked()),
+        without_timeouts(patient.asked())
+    );
 }

@@ -1,0 +1,121 @@
+//! How do events come from a watch to the task that owns the state they change?
+
+use super::{BUNCH, Event, Watcher};
+use serde::de::DeserializeOwned;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+/// No event for this long means that there are no more for now.
+const MOMENT: Duration = Duration::from_millis(1);
+
+impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
+    /// Sends every event, converted, until the receiver is gone.
+    pub async fn forward<E>(
+        mut self,
+        sender: mpsc::Sender<E>,
+        mut convert: impl FnMut(Event<T>) -> Option<E>,
+    ) {
+        loop {
+            let event = tokio::select! {
+                event = self.next() => event,
+                () = sender.closed() => return,
+            };
+            for event in std::iter::once(event).chain(std::mem::take(&mut self.ready)) {
+                if let Some(event) = convert(event)
+                    && sender.send(event).await.is_err()
+                {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The same, with events that arrived together sent together: lists cost one wake-up for many objects.
+    pub async fn forward_together<E>(
+        mut self,
+        sender: mpsc::Sender<Vec<E>>,
+        mut convert: impl FnMut(Event<T>) -> Option<E>,
+    ) {
+        loop {
+            let event = tokio::select! {
+                event = self.next() => event,
+                () = sender.closed() => return,
+            };
+            let arrived = std::iter::once(event).chain(self.ready.drain(..));
+            let events: Vec<E> = arrived.filter_map(&mut convert).collect();
+            if !events.is_empty() && sender.send(events).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The same for events that come all the time and may wait a little, such as heartbeats.
+    pub async fn forward_in_bunches<E>(
+        self,
+        sender: mpsc::Sender<E>,
+        pause: Duration,
+        convert: impl Fn(Event<T>) -> Option<E>,
+    ) {
+        let mut bunches = Gathering::new(self, pause);
+        loop {
+            for event in bunches.next().await.into_iter().filter_map(&convert) {
+                if sender.send(event).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Gathers events that come all the time and may wait a little, such as heartbeats: once no more come
+/// for a moment they are handed over together, and the next ones gather for a while. Waking up for each
+/// would cost more than reading it. Lists are not held up.
+pub(crate) struct Gathering<T> {
+    watcher: Watcher<T>,
+    /// Zero hands over at once what has arrived.
+    pause: Duration,
+    listing: bool,
+    rest_until: Option<Instant>,
+}
+
+impl<T: DeserializeOwned + Send + 'static> Gathering<T> {
+    pub fn new(watcher: Watcher<T>, pause: Duration) -> Self {
+        Self {
+            watcher,
+            pause,
+            listing: true,
+            rest_until: None,
+        }
+    }
+
+    /// The next events, at least one. Events are lost if the future is dropped.
+    pub async fn next(&mut self) -> Vec<Event<T>> {
+        if let Some(at) = self.rest_until.take() {
+            tokio::time::sleep_until(at).await;
+        }
+        let mut bunch = vec![self.watcher.next().await];
+        loop {
+            bunch.extend(self.watcher.ready.drain(..));
+            if self.pause.is_zero() || bunch.len() >= BUNCH {
+                break;
+            }
+            match tokio::time::timeout(MOMENT, self.watcher.next()).await {
+                Ok(event) => bunch.push(event),
+                Err(_) => {
+                    self.rest_until = Some(Instant::now() + self.pause);
+                    break;
+                }
+            }
+        }
+        for event in &bunch {
+            match event {
+                Event::Init => self.listing = true,
+                Event::Synced(_) => self.listing = false,
+                Event::Applied { .. } | Event::Deleted { .. } => {}
+            }
+        }
+        self.rest_until = self.rest_until.filter(|_| !self.listing);
+        bunch
+    }
+}
