@@ -12,6 +12,7 @@ mod manifest;
 mod references;
 mod tokens;
 mod tree;
+mod words;
 
 pub use tree::Tree;
 
@@ -54,5 +55,6 @@ pub const CHECKS: &[Check] = &[
     ),
     ("large crates have a README", docs::large_crates_have_readmes),
     ("documentation says more than the name", docs::no_noise),
+    ("messages use words of the field", words::are_plain),
     ("documents name what exists", references::exist),
 ];

@@ -7,41 +7,46 @@ pub(crate) struct Token<'a> {
     pub line: usize,
 }
 
-/// Splits a file. Comments, literals of text and the sign before a lifetime are left out; a sign is one character,
-/// except `::`.
+/// The words and signs of a file; a sign is one character, except `::`. Comments, literals of text and the sign before a
+/// lifetime are left out.
 pub(crate) fn tokens(text: &str) -> Vec<Token<'_>> {
+    split(text).0
+}
+
+/// The literals of text in a file, with their quotes.
+pub(crate) fn literals(text: &str) -> Vec<Token<'_>> {
+    split(text).1
+}
+
+fn split(text: &str) -> (Vec<Token<'_>>, Vec<Token<'_>>) {
     let bytes = text.as_bytes();
-    let (mut found, mut at, mut line) = (Vec::new(), 0, 1);
+    let (mut tokens, mut literals) = (Vec::new(), Vec::new());
+    let (mut at, mut line) = (0, 1);
     while at < bytes.len() {
         let rest = &text[at..];
-        let length = match bytes[at] {
-            byte if byte.is_ascii_whitespace() => 1,
-            b'/' if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
-            b'/' if rest.starts_with("/*") => block_comment(rest),
-            b'"' => quoted(rest),
-            b'\'' => quote(rest),
-            b'r' | b'b' | b'c' if prefixed(rest).is_some() => prefixed(rest).unwrap_or(1),
-            byte if byte == b'_' || !byte.is_ascii_punctuation() => {
-                let length = word(rest);
-                found.push(Token {
-                    text: &rest[..length],
-                    line,
-                });
-                length
+        let (length, kind) = match bytes[at] {
+            byte if byte.is_ascii_whitespace() => (1, None),
+            b'/' if rest.starts_with("//") => (rest.find('\n').unwrap_or(rest.len()), None),
+            b'/' if rest.starts_with("/*") => (block_comment(rest), None),
+            b'"' => (quoted(rest), Some(&mut literals)),
+            b'\'' => (quote(rest), None),
+            b'r' | b'b' | b'c' if prefixed(rest).is_some() => {
+                (prefixed(rest).unwrap_or(1), Some(&mut literals))
             }
-            _ => {
-                let length = if rest.starts_with("::") { 2 } else { 1 };
-                found.push(Token {
-                    text: &rest[..length],
-                    line,
-                });
-                length
-            }
+            byte if byte == b'_' || !byte.is_ascii_punctuation() => (word(rest), Some(&mut tokens)),
+            _ if rest.starts_with("::") => (2, Some(&mut tokens)),
+            _ => (1, Some(&mut tokens)),
         };
+        if let Some(found) = kind {
+            found.push(Token {
+                text: &rest[..length],
+                line,
+            });
+        }
         line += rest[..length].matches('\n').count();
         at += length;
     }
-    found
+    (tokens, literals)
 }
 
 fn word(rest: &str) -> usize {
@@ -126,6 +131,15 @@ mod tests {
         );
         assert_eq!(texts("fn f<'a>(x: &'a str)").concat(), "fnf<a>(x:&astr)");
         assert_eq!(texts("r#type"), ["r", "#", "type"]);
+    }
+
+    #[test]
+    fn literals_are_found() {
+        let found: Vec<&str> = literals(r##"a("b\"c", r#"d"#, 'e') // "f""##)
+            .iter()
+            .map(|token| token.text)
+            .collect();
+        assert_eq!(found, [r#""b\"c""#, r##"r#"d"#"##]);
     }
 
     #[test]
