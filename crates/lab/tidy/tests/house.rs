@@ -118,7 +118,6 @@ const NOT_YET: &[(&str, &str, &str)] = &[
         "crates/decisions/pod-lifecycle",
         "is split",
     ),
-    ("large crates have a README", "crates/base/objects", "is written"),
     ("large crates have a README", "crates/edges/kernel", "is written"),
     (
         "messages use words of the field",
