@@ -1,9 +1,8 @@
 //! The agent against a real API server, with a runtime that only pretends: pods, probes, restarts, ends,
 //! heartbeats, and what happens when the agent or the server goes away for a while.
 
-mod cluster;
-
-use cluster::{Cluster, eventually};
+use pointsman_harness::agent::Cluster;
+use pointsman_harness::eventually;
 use pointsman_node_agent::gate::Gate;
 use pointsman_runtime::fake::Scripted;
 use pointsman_runtime::{ExecEnd, Runtime, StartFailure, VolumeName};

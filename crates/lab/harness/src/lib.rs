@@ -1,8 +1,10 @@
 //! How does a test get the real program, as processes of its own?
 //!
 //! [`Server`] is an API server on a temporary directory, [`wire`] speaks plain HTTP to it, and [`cluster`] adds
-//! controllers and a fake kubelet. Nothing here knows how the program works inside.
+//! controllers and a fake kubelet. Nothing of these knows how the program works inside. [`agent`] has the parts of a
+//! node in the test's own process instead, on a runtime that only pretends.
 
+pub mod agent;
 pub mod cluster;
 mod server;
 pub mod wire;
