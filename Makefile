@@ -2,6 +2,7 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 CARGO ?= cargo
+BENCH = $(CARGO) bench --locked -p pointsman-benches --bench
 # A version that the pinned toolchain can build.
 NEXTEST := 0.9.143
 
@@ -96,13 +97,13 @@ test-kube: deps nextest ## Run the black-box suite against a cluster's API serve
 
 .PHONY: bench-api
 bench-api: deps ## Measure the API server, on the embedded store and on etcd
-	$(CARGO) build --locked --release --bin pointsman --example bench_api
-	target/release/examples/bench_api target/release/pointsman
+	$(CARGO) build --locked --release --bin pointsman
+	$(BENCH) api -- target/release/pointsman
 
 .PHONY: bench-controllers
 bench-controllers: deps ## Measure the EndpointSlice loop (PEER_KCM=path adds kube-controller-manager)
-	$(CARGO) build --locked --release --bin pointsman --example bench_controllers
-	target/release/examples/bench_controllers target/release/pointsman
+	$(CARGO) build --locked --release --bin pointsman
+	$(BENCH) controllers -- target/release/pointsman
 
 .PHONY: dist
 dist: build-deps ## Build what is shipped: one stripped program and its checksum, in dist/
@@ -112,18 +113,17 @@ dist: build-deps ## Build what is shipped: one stripped program and its checksum
 
 .PHONY: bench-probes
 bench-probes: ## Measure the prober
-	$(CARGO) build --locked --release -p pointsman-probe-io --example bench_probes
-	target/release/examples/bench_probes
+	$(BENCH) probes
 
 .PHONY: bench-sli
 bench-sli: deps ## Measure the collector with 5,000 hollow programmers
-	$(CARGO) build --locked --release --bin pointsman --example bench_sli
-	target/release/examples/bench_sli target/release/pointsman
+	$(CARGO) build --locked --release --bin pointsman
+	$(BENCH) sli -- target/release/pointsman
 
 .PHONY: bench-nodes
 bench-nodes: deps ## Measure what heartbeats of 5,000 nodes cost
-	$(CARGO) build --locked --release --bin pointsman --example bench_nodes
-	target/release/examples/bench_nodes target/release/pointsman
+	$(CARGO) build --locked --release --bin pointsman
+	$(BENCH) nodes -- target/release/pointsman
 
 .PHONY: sim-profiles
 sim-profiles: ## Simulate latency profiles and the ways between them (SEEDS=120000)
@@ -132,7 +132,7 @@ sim-profiles: ## Simulate latency profiles and the ways between them (SEEDS=1200
 
 .PHONY: bench-readiness
 bench-readiness: ## Measure the time from an application's change of mind to the API server's knowledge
-	$(CARGO) run --locked --release -p pointsman-node-agent --example bench_readiness
+	$(BENCH) readiness
 
 .PHONY: scenario
 scenario: deps ## Compare the reported SLI with packets on three nodes (root; HOLLOW=N adds programmers)
@@ -159,16 +159,16 @@ bench-up: deps ## Measure a whole cluster on this machine: start, memory, idle C
 
 .PHONY: bench-proxy
 bench-proxy: deps ## Measure the proxy in all modes (root; PEER_KUBE_PROXY=path adds kube-proxy)
-	$(CARGO) build --locked --release --bin pointsman --example bench_proxy
-	target/release/examples/bench_proxy target/release/pointsman \
+	$(CARGO) build --locked --release --bin pointsman
+	$(BENCH) proxy -- target/release/pointsman \
 	  --modes iptables-nft,iptables-legacy --sizes 1000x1,1000x5,10000x1,10000x5,45000x1,45000x5 \
 	  --peer-modes iptables-nft,iptables-legacy --peer-sizes 1000x5,10000x5 --out target/bench/proxy.json
-	target/release/examples/bench_proxy target/release/pointsman \
+	$(BENCH) proxy -- target/release/pointsman \
 	  --modes nftables --sizes 1000x5,20000x5,45000x1,100000x1,5000x50 --ours-only 1000,45000 \
 	  --peer-modes nftables --peer-sizes 1000x5,20000x5 --limit 300 --out target/bench/proxy.json
-	target/release/examples/bench_proxy target/release/pointsman \
+	$(BENCH) proxy -- target/release/pointsman \
 	  --modes nftables,iptables-nft --data-path 10,1000,45000 --out target/bench/proxy.json
-	target/release/examples/bench_proxy plot target/bench/proxy.json target/bench/proxy.svg
+	$(BENCH) proxy -- plot target/bench/proxy.json target/bench/proxy.svg
 
 .PHONY: docs
 docs: ## Make docs/metrics.md from the definitions of the metrics

@@ -1,7 +1,7 @@
 //! The API server, and what it is filled with.
 
 use crate::Size;
-use pointsman_api_client::{Client, DeleteOptions, Resource};
+use pointsman_api_client::{ApiError, Client, DeleteOptions, Resource};
 use pointsman_benches::server as benches;
 use serde_json::{Value, json};
 use std::collections::HashMap;

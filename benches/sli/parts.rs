@@ -95,7 +95,7 @@ impl Cluster {
         }
         arguments.push("--data-dir".to_owned());
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let collector = spawn(program, &arguments, &home.path().join("sli"));
+        let collector = spawn(program, &arguments, &server.file("sli"));
         let writer = tokio::spawn(change(client, sizes.rate));
         Self {
             _server: server,
