@@ -34,7 +34,9 @@ pub struct Metadata {
 #[serde(rename_all = "camelCase", default)]
 pub struct Service {
     pub metadata: Metadata,
+    #[serde(deserialize_with = "nullable")]
     pub spec: ServiceSpec,
+    #[serde(deserialize_with = "nullable")]
     pub status: ServiceStatus,
 }
 
@@ -42,9 +44,9 @@ pub struct Service {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServiceSpec {
-    #[serde(rename = "type")]
+    #[serde(rename = "type", deserialize_with = "nullable")]
     pub kind: String,
-    #[serde(rename = "clusterIP")]
+    #[serde(rename = "clusterIP", deserialize_with = "nullable")]
     pub cluster_ip: String,
     #[serde(rename = "clusterIPs", deserialize_with = "nullable")]
     pub cluster_ips: Vec<String>,
@@ -60,6 +62,7 @@ pub struct ServiceSpec {
     pub session_affinity_config: Option<SessionAffinityConfig>,
     #[serde(deserialize_with = "nullable")]
     pub load_balancer_source_ranges: Vec<String>,
+    #[serde(deserialize_with = "nullable")]
     pub health_check_node_port: i64,
 }
 
@@ -67,9 +70,11 @@ pub struct ServiceSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServicePort {
+    #[serde(deserialize_with = "nullable")]
     pub name: String,
     pub protocol: Option<String>,
     pub port: i64,
+    #[serde(deserialize_with = "nullable")]
     pub node_port: i64,
 }
 
