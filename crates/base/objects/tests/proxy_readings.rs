@@ -163,7 +163,6 @@ fn metadata_agree(whole: &Metadata, proxys: &compact::Metadata) -> Result<(), Te
         (&*proxys.namespace, &*proxys.name)
     );
     prop_assert_eq!(&*whole.resource_version, &*proxys.resource_version);
-    prop_assert_eq!(whole.is_terminating(), proxys.deletion_timestamp.is_some());
     for (all, kept) in [
         (&whole.labels, &proxys.labels),
         (&*whole.annotations, &proxys.annotations),

@@ -13,11 +13,6 @@ const NOT_YET: &[(&str, &str, &str)] = &[
         "is rewritten",
     ),
     (
-        "ARCHITECTURE.md names every crate and its question",
-        "benches/Cargo.toml",
-        "is rewritten",
-    ),
-    (
         "a watched kind has one definition",
         "crates/decisions/dataplane",
         "moves to base/objects",
