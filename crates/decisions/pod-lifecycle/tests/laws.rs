@@ -587,7 +587,6 @@ fn plain(value: Value) -> Value {
 /// What the API server would say about a status write.
 fn pointsman_rules_check(new: &Value, old: &Value) -> Vec<String> {
     use pointsman_rules::strategy::{ClusterSettings, Context, Part};
-    let kind = pointsman_rules::Kind::by_type("v1", "Pod").unwrap();
     let gates = pointsman_model::FeatureGates::default();
     let cluster = ClusterSettings {
         service_ranges: Vec::new(),
@@ -598,6 +597,8 @@ fn pointsman_rules_check(new: &Value, old: &Value) -> Vec<String> {
         gates: &gates,
         cluster: &cluster,
     };
-    let errors = pointsman_rules::strategy::of(kind).validate_update(new, old, Part::Status, &context);
+    let errors = pointsman_rules::kinds::POD
+        .strategy
+        .validate_update(new, old, Part::Status, &context);
     errors.iter().map(ToString::to_string).collect()
 }

@@ -7,8 +7,8 @@ use crate::cache::object::Object;
 use crate::request::Request;
 use crate::server::Server;
 use parking_lot::RwLock;
-use pointsman_rules::ApiError;
 use pointsman_rules::status::Subject;
+use pointsman_rules::{ApiError, kinds};
 use serde_json::Value;
 
 /// The policy, kept up with the stored roles and bindings.
@@ -84,8 +84,10 @@ impl Server {
             return Ok(());
         };
         let namespace = &target.namespace;
-        let checked = self.policy.read(|policy| match target.kind.kind {
-            "Role" | "ClusterRole" => policy.check_role_write(&request.user, namespace, new, old),
+        let checked = self.policy.read(|policy| match target.kind {
+            kind if kind == &kinds::ROLE || kind == &kinds::CLUSTER_ROLE => {
+                policy.check_role_write(&request.user, namespace, new, old)
+            }
             _ => policy.check_binding_write(&request.user, namespace, new, old),
         });
         checked.map_err(|escalation| refused(escalation.to_string()))

@@ -5,11 +5,9 @@
 
 use crate::access;
 use crate::auth::rbac::forbidden;
-use crate::auth::reviews::{self, Review};
-use crate::auth::{Attributes, User, flow, impersonation, node_restriction};
+use crate::auth::{Attributes, User, flow, impersonation, node_restriction, reviews};
 use crate::http::body::Body;
 use crate::http::compress;
-use crate::http::negotiate::{Form, negotiate};
 use crate::http::query::{ListOptions, Query};
 use crate::http::route::{Route, Target, route};
 use crate::metrics::{RequestLabels, guarded};
@@ -17,16 +15,15 @@ use crate::read::select::Selection;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::server::Server;
-use crate::{health, read, version, write};
+use crate::{documents, read, write};
 use bytes::Bytes;
 use futures::FutureExt;
 use http::{HeaderMap, Method, Response, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use jiff::Timestamp;
-use pointsman_rules::decode::{BodyFormat, decode};
-use pointsman_rules::document::Document;
+use pointsman_rules::ApiError;
+use pointsman_rules::decode::BodyFormat;
 use pointsman_rules::kind::Subresource;
-use pointsman_rules::{ApiError, discovery, openapi, schema};
 use serde_json::Value;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -48,13 +45,23 @@ pub struct Peer {
     pub loopback: bool,
 }
 
-/// Answers one HTTP request.
-pub async fn handle<B>(server: Arc<Server>, peer: Arc<Peer>, message: http::Request<B>) -> Response<Body>
-where
-    B: http_body::Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+/// The body of a request, as hyper or a test brings it.
+pub trait RequestBody:
+    http_body::Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static
 {
+}
+
+impl<B> RequestBody for B where
+    B: http_body::Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static
+{
+}
+
+/// Answers one HTTP request.
+pub async fn handle<B: RequestBody>(
+    server: Arc<Server>,
+    peer: Arc<Peer>,
+    message: http::Request<B>,
+) -> Response<Body> {
     let audit_id = server.new_uid();
     let pretty = wants_pretty(message.uri().query().unwrap_or(""), message.headers());
     let encodings = text(message.headers(), header::ACCEPT_ENCODING);
@@ -107,12 +114,11 @@ async fn compressed(reply: Reply, encodings: Option<&str>, loopback: bool) -> Re
     }
 }
 
-async fn serve<B>(server: Arc<Server>, peer: Arc<Peer>, message: http::Request<B>) -> Result<Reply, ApiError>
-where
-    B: http_body::Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
+async fn serve<B: RequestBody>(
+    server: Arc<Server>,
+    peer: Arc<Peer>,
+    message: http::Request<B>,
+) -> Result<Reply, ApiError> {
     let (head, body) = message.into_parts();
     let user = server
         .authenticator
@@ -126,9 +132,9 @@ where
     } else {
         head.method
     };
+    let query = Query::parse(head.uri.query().unwrap_or(""));
     match route(path) {
         Some(Route::Resource(target)) => {
-            let query = Query::parse(head.uri.query().unwrap_or(""));
             let request = Request {
                 method,
                 target,
@@ -141,148 +147,39 @@ where
             };
             resource(server, request, body).await
         }
-        Some(Route::Review {
-            group,
-            resource,
-            namespace,
-        }) => {
-            let attributes = Attributes::resource(&user, "create", &group, &resource)
-                .in_namespace(namespace.as_deref().unwrap_or(""));
+        Some(Route::Review { review, namespace }) => {
+            let attributes =
+                Attributes::resource(&user, "create", review.group, review.plural).in_namespace(&namespace);
             server.policy.authorize(&attributes)?;
-            if method != Method::POST {
-                return Err(ApiError::MethodNotAllowed(format!(
-                    "{method} is not supported on {resource}"
-                )));
-            }
-            let review = Review::by_resource(&group, "v1", &resource).ok_or(ApiError::NoSuchResource)?;
-            let body = read_body(body).await?;
+            only(&Method::POST, &method, review.plural)?;
             let format = BodyFormat::from_content_type(text(&head.headers, header::CONTENT_TYPE).as_deref())?;
-            let shape = schema::named(review.group(), "v1", review.kind()).ok_or(ApiError::NoSuchResource)?;
-            let asked = decode(&body, format, shape)?.object;
-            let namespace = namespace.as_deref().unwrap_or("");
+            let body = read_body(body).await?;
             let answer = server
                 .policy
-                .read(|policy| reviews::answer(review, &user, namespace, &asked, policy))?;
+                .read(|policy| reviews::answer_body(review, &user, &namespace, (&body, format), policy))?;
             Ok(Reply::json(201, answer))
         }
         found => {
             let verb = method.as_str().to_lowercase();
             server.policy.authorize(&Attributes::path(&user, &verb, path))?;
-            if method != Method::GET && found.is_some() {
-                return Err(ApiError::MethodNotAllowed(format!(
-                    "{method} is not supported on {path}"
-                )));
-            }
-            let query = Query::parse(head.uri.query().unwrap_or(""));
-            plain(
-                &server,
-                found.ok_or(ApiError::NoSuchResource)?,
-                &query,
-                &head.headers,
-            )
-            .await
+            let route = found.ok_or(ApiError::NoSuchResource)?;
+            only(&Method::GET, &method, path)?;
+            documents::serve(&server, route, &query, &head.headers).await
         }
     }
 }
 
-/// Serves what is no resource.
-async fn plain(server: &Server, route: Route, query: &Query, headers: &HeaderMap) -> Result<Reply, ApiError> {
-    let accept = text(headers, header::ACCEPT);
-    let forms = &[Form::Json, Form::AggregatedDiscovery];
-    let aggregated = |document: &'static Document| {
-        let mut reply = published(document, headers);
-        reply.content_type = Form::AggregatedDiscovery.content_type();
-        reply.headers.push((header::VARY, "Accept".into()));
-        reply.headers.push((header::CACHE_CONTROL, "public".into()));
-        reply
-    };
-    match route {
-        Route::Version => Ok(Reply::json(200, version::document())),
-        Route::Health { probe, check } => {
-            let verbose = query.all("verbose").next().is_some();
-            let excluded: Vec<&str> = query.all("exclude").collect();
-            Ok(health::answer(server, &probe, check.as_deref(), &excluded, verbose).await)
-        }
-        Route::Metrics => {
-            let mut reply = Reply::text(200, server.metrics.registry.render());
-            reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
-            Ok(reply)
-        }
-        Route::Api if negotiate(accept.as_deref(), forms)? == Form::AggregatedDiscovery => {
-            Ok(aggregated(discovery::aggregated_core()))
-        }
-        Route::Apis if negotiate(accept.as_deref(), forms)? == Form::AggregatedDiscovery => {
-            Ok(aggregated(discovery::aggregated_groups()))
-        }
-        Route::Api => Ok(Reply::json(200, discovery::api_versions())),
-        Route::Apis => Ok(Reply::json(200, discovery::group_list())),
-        Route::Group(group) => found(discovery::group(&group)),
-        Route::GroupVersion(group, version) => found(discovery::resource_list(&group, &version)),
-        Route::OpenApiIndex => Ok(published(openapi::index(), headers)),
-        Route::OpenApi(group, version) => {
-            let document = openapi::document(&group, &version).ok_or(ApiError::NoSuchResource)?;
-            let mut reply = published(document, headers);
-            if query.get("hash").is_some() {
-                // The URL names the content, so it never changes.
-                reply
-                    .headers
-                    .push((header::CACHE_CONTROL, "public, immutable".into()));
-            }
-            Ok(reply)
-        }
-        Route::Root => Ok(Reply::json(200, paths())),
-        Route::Resource(_) | Route::Review { .. } => Err(ApiError::NoSuchResource),
+fn only(allowed: &Method, method: &Method, place: &str) -> Result<(), ApiError> {
+    if method == allowed {
+        return Ok(());
     }
-}
-
-fn found(document: Option<Value>) -> Result<Reply, ApiError> {
-    document
-        .map(|document| Reply::json(200, document))
-        .ok_or(ApiError::NoSuchResource)
-}
-
-/// A document that never changes, or 304 if the client has it.
-fn published(document: &'static Document, headers: &HeaderMap) -> Reply {
-    let etag = document.etag();
-    let known = text(headers, header::IF_NONE_MATCH).is_some_and(|known| known.contains(&etag));
-    let (code, body) = if known {
-        (304, &[][..])
-    } else {
-        (200, document.body.as_slice())
-    };
-    let mut reply = Reply::new(code, Body::whole(Bytes::from_static(body)));
-    reply.headers.push((header::ETAG, etag));
-    reply
-}
-
-fn paths() -> Value {
-    let versions = discovery::group_versions().into_iter();
-    let groups = versions.map(|(group, version)| match group {
-        "" => format!("/api/{version}"),
-        group => format!("/apis/{group}/{version}"),
-    });
-    let fixed = [
-        "/api",
-        "/apis",
-        "/healthz",
-        "/livez",
-        "/metrics",
-        "/openapi/v3",
-        "/readyz",
-        "/version",
-    ];
-    let mut paths: Vec<String> = groups.chain(fixed.map(String::from)).collect();
-    paths.sort();
-    serde_json::json!({"paths": paths})
+    Err(ApiError::MethodNotAllowed(format!(
+        "{method} is not supported on {place}"
+    )))
 }
 
 /// Serves a resource: authorization, load, then the verb.
-async fn resource<B>(server: Arc<Server>, mut request: Request, body: B) -> Result<Reply, ApiError>
-where
-    B: http_body::Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
+async fn resource<B: RequestBody>(server: Arc<Server>, request: Request, body: B) -> Result<Reply, ApiError> {
     let started = Instant::now();
     let watching = watching(&request);
     let options = if request.method == Method::GET && (watching || request.target.name.is_none()) {
@@ -291,48 +188,51 @@ where
         None
     };
     let labels = labels(&request, watching);
-    let outcome = async {
-        let selection = Selection::parse(&request.query, request.target.kind)?;
-        authorize(&server, &request, &selection, watching)?;
-        let permit = admit(&server, &request, watching).await?;
-        // A log may be followed for hours; it is neither counted as under way nor cut short.
-        let streaming = request.target.subresource == Some(Subresource::Log);
-        let long = watching || streaming;
-        let _under = (!long).then(|| server.metrics.begin(request.method != Method::GET));
-        if request.method != Method::GET {
-            request.body = read_body(body).await?;
-        }
-        let served = serve_verb(&server, &request, options);
-        if watching {
-            return served.await.map(|reply| held_open(reply, permit));
-        }
-        if streaming {
-            drop(permit);
-            return served.await;
-        }
-        let limit = if request.method == Method::GET {
-            MAX_REQUEST
-        } else {
-            MAX_WRITE
-        };
-        let limit = request
-            .query
-            .timeout()?
-            .filter(|asked| !asked.is_zero())
-            .map_or(limit, |asked| asked.min(limit));
-        let reply = tokio::time::timeout(limit, served)
-            .await
-            .map_err(|_| timed_out(limit))?;
-        drop(permit);
-        reply
-    }
-    .await;
+    let outcome = within_limits(&server, request, body, options, watching).await;
     let (code, size) = match &outcome {
         Ok(reply) => (reply.code, http_body::Body::size_hint(&reply.body).exact()),
         Err(error) => (error.code(), None),
     };
     server.metrics.finished(&labels, code, started.elapsed(), size);
     outcome
+}
+
+/// Serves a resource to those who may, when there is room, within its time.
+async fn within_limits<B: RequestBody>(
+    server: &Arc<Server>,
+    mut request: Request,
+    body: B,
+    options: Option<ListOptions>,
+    watching: bool,
+) -> Result<Reply, ApiError> {
+    let selection = Selection::parse(&request.query, request.target.kind)?;
+    authorize(server, &request, &selection, watching)?;
+    let permit = admit(server, &request, watching).await?;
+    // A log may be followed for hours; it is neither counted as under way nor cut short.
+    let streaming = request.target.subresource == Some(Subresource::Log);
+    let long = watching || streaming;
+    let _under = (!long).then(|| server.metrics.begin(request.method != Method::GET));
+    if request.method != Method::GET {
+        request.body = read_body(body).await?;
+    }
+    let served = serve_verb(server, &request, options);
+    if watching {
+        return served.await.map(|reply| held_open(reply, permit));
+    }
+    if streaming {
+        drop(permit);
+        return served.await;
+    }
+    let limit = if request.method == Method::GET {
+        MAX_REQUEST
+    } else {
+        MAX_WRITE
+    };
+    let asked = request.query.timeout()?.filter(|asked| !asked.is_zero());
+    let limit = asked.map_or(limit, |asked| asked.min(limit));
+    tokio::time::timeout(limit, served)
+        .await
+        .map_err(|_| timed_out(limit))?
 }
 
 fn watching(request: &Request) -> bool {
@@ -407,17 +307,17 @@ async fn serve_verb(
 ) -> Result<Reply, ApiError> {
     let name = request.target.name.as_deref();
     match (request.target.subresource, &request.method, name) {
-        (None | Some(Subresource::Status | Subresource::Scale), &Method::GET, _) => {
-            match (
-                options.and_then(|options| options.watch.clone().map_or(Some(Err(options)), |w| Some(Ok(w)))),
-                name,
-            ) {
-                (Some(Ok(watch)), _) => read::watch(server, request, watch).await,
-                (Some(Err(list)), None) => read::list(server, request, &list).await,
-                (_, Some(name)) => read::get(server, request, name).await,
-                (None, None) => Err(ApiError::NoSuchResource),
-            }
-        }
+        (None | Some(Subresource::Status | Subresource::Scale), &Method::GET, _) => match (options, name) {
+            (
+                Some(ListOptions {
+                    watch: Some(watch), ..
+                }),
+                _,
+            ) => read::watch(server, request, watch).await,
+            (_, Some(name)) => read::get(server, request, name).await,
+            (Some(list), None) => read::list(server, request, &list).await,
+            (None, None) => Err(ApiError::NoSuchResource),
+        },
         (None, &Method::POST, None) if !spans_namespaces(&request.target) => {
             write::create::create(server, request).await
         }
@@ -429,7 +329,8 @@ async fn serve_verb(
         }
         (None, &Method::DELETE, Some(name)) => write::delete::delete(server, request, name).await,
         (None, &Method::DELETE, None)
-            if !is_namespaces(&request.target) && !spans_namespaces(&request.target) =>
+            if request.target.kind.verbs.contains(&"deletecollection")
+                && !spans_namespaces(&request.target) =>
         {
             write::delete::delete_collection(server, request).await
         }
@@ -447,10 +348,6 @@ fn spans_namespaces(target: &Target) -> bool {
     target.kind.namespaced() && target.namespace.is_empty()
 }
 
-fn is_namespaces(target: &Target) -> bool {
-    target.kind.group.is_empty() && target.kind.kind == "Namespace"
-}
-
 fn timed_out(limit: Duration) -> ApiError {
     ApiError::Timeout {
         message: format!("request did not complete within {} seconds", limit.as_secs_f64()),
@@ -459,11 +356,7 @@ fn timed_out(limit: Duration) -> ApiError {
     }
 }
 
-async fn read_body<B>(body: B) -> Result<Bytes, ApiError>
-where
-    B: http_body::Body + Send + 'static,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
+async fn read_body<B: RequestBody>(body: B) -> Result<Bytes, ApiError> {
     let read = tokio::time::timeout(MAX_WRITE, Limited::new(body, MAX_BODY).collect()).await;
     match read.map_err(|_| timed_out(MAX_WRITE))? {
         Ok(collected) => Ok(collected.to_bytes()),
@@ -508,7 +401,7 @@ fn labels(request: &Request, watching: bool) -> RequestLabels {
     }
 }
 
-fn text(headers: &HeaderMap, name: header::HeaderName) -> Option<String> {
+pub(crate) fn text(headers: &HeaderMap, name: header::HeaderName) -> Option<String> {
     // A repeated header is one list.
     let values: Vec<&str> = headers
         .get_all(name)

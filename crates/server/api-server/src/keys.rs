@@ -4,7 +4,6 @@
 //! Services on addresses and ports live beside them under `/claims/`.
 
 use pointsman_rules::Kind;
-use pointsman_rules::kind::KINDS;
 
 /// The prefix of everything this server keeps.
 pub const ROOT: &str = "/";
@@ -16,7 +15,7 @@ const OBJECTS: &str = "/registry/";
 
 /// The prefix of all objects of `kind`, ending in a slash.
 pub fn collection(kind: &Kind) -> String {
-    let group = match kind.storage_group() {
+    let group = match kind.stored_as.unwrap_or(kind).group {
         "" => "core",
         group => group,
     };
@@ -43,27 +42,23 @@ pub fn parse(key: &str) -> Option<(&'static Kind, &str)> {
     let (group, rest) = rest.split_once('/')?;
     let (plural, local) = rest.split_once('/')?;
     let group = if group == "core" { "" } else { group };
-    // A kind that shows another group's objects owns no keys.
-    let kind = KINDS
-        .iter()
-        .find(|k| k.group == group && k.plural == plural && k.stored_as.is_none())?;
-    Some((kind, local))
+    Some((Kind::by_store_key(group, plural)?, local))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pointsman_rules::kinds;
 
     #[test]
     fn keys_parse_back_to_what_they_were_made_from() {
-        for kind in KINDS.iter().filter(|kind| kind.stored_as.is_none()) {
+        for kind in kinds::ALL.iter().copied().filter(|kind| kind.stored_as.is_none()) {
             let namespace = if kind.namespaced() { "ns" } else { "" };
             let key = object(kind, namespace, "n");
             let (parsed, rest) = parse(&key).unwrap();
             assert_eq!((parsed, rest), (kind, local(namespace, "n").as_str()));
         }
         assert_eq!(parse("/claims/ip/10.0.0.1"), None);
-        let view = Kind::by_resource("events.k8s.io", "v1", "events").unwrap();
-        assert_eq!(object(view, "a", "b"), "/registry/core/events/a/b");
+        assert_eq!(object(&kinds::EVENT_VIEW, "a", "b"), "/registry/core/events/a/b");
     }
 }

@@ -10,6 +10,7 @@ pub mod background;
 pub mod cache;
 pub mod config;
 pub mod dispatch;
+pub mod documents;
 pub mod health;
 pub mod http;
 pub mod identities;

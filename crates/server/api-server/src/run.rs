@@ -29,7 +29,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 /// How long a start waits for events before it makes one.
-const NEWS: Duration = Duration::from_millis(500);
+const FIRST_EVENT: Duration = Duration::from_millis(500);
 
 /// Why the server could not start.
 #[derive(Debug, thiserror::Error)]
@@ -113,6 +113,47 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
     };
     files::private_dir(&config.data_dir).map_err(bad_dir)?;
     let store = open_store(&config).await?;
+    let (server, collector) = assemble(&config, store)?;
+    let following = follow(&server).await?;
+    let objects = server.cache.stored().map(|collection| collection.count()).sum();
+
+    let (address, listeners) = bind(&config).await?;
+    let identities = Identities::new(&config, address);
+    let (tls, serving, kubeconfig) = identities.prepare()?;
+    // The port answers from here on; `/readyz` says no until the default objects are there.
+    let accept = |listener| tokio::spawn(listen::run(server.clone(), listener, tls.clone()));
+    let accepting = listeners.into_iter().map(accept).collect();
+
+    let advertised = config
+        .advertise
+        .map_or(address, |ip| SocketAddr::new(ip, address.port()));
+    repair::run(&server).await.map_err(StartError::Bootstrap)?;
+    bootstrap::run(&server, Some(advertised))
+        .await
+        .map_err(StartError::Bootstrap)?;
+    let background = vec![
+        following,
+        tokio::spawn(collector.run(server.clone())),
+        tokio::spawn(namespaces::run(server.clone())),
+        tokio::spawn(expiry::expire_events(server.clone(), config.event_ttl)),
+        tokio::spawn(expiry::compact(server.clone(), config.compaction_interval)),
+        tokio::spawn(identities.keep_fresh(serving)),
+        tokio::spawn(aggregation::run(server.clone())),
+        tokio::spawn(announce::run(server.clone())),
+    ];
+    server.bootstrapped.store(true, Ordering::Release);
+    Ok(Running {
+        address,
+        kubeconfig,
+        objects,
+        server,
+        accepting,
+        background,
+    })
+}
+
+/// The server's parts over a store, with nothing running yet.
+fn assemble(config: &Config, store: Arc<dyn Store>) -> Result<(Arc<Server>, Arc<Collector>), StartError> {
     let registry = Registry::new();
     register_process(
         &registry,
@@ -135,13 +176,11 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         ..Limits::default()
     });
     flow.register(&metrics.registry);
-    let tokens = config
-        .token_file
-        .as_deref()
-        .map(Tokens::read)
-        .transpose()?
-        .unwrap_or_default();
-    let server = Arc::new(Server {
+    let tokens = match &config.token_file {
+        Some(path) => Tokens::read(path)?,
+        None => Tokens::default(),
+    };
+    let server = Server {
         store,
         cache,
         cluster: config.cluster.clone(),
@@ -149,51 +188,13 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         settings,
         authenticator: Authenticator::new(tokens, config.anonymous),
         policy,
-        flow: flow.clone(),
+        flow,
         metrics,
         nodes: NodeClient::new(&config.data_dir.join("pki")),
         bootstrapped: AtomicBool::new(false),
         stop: watch::Sender::new(false),
-    });
-    let mut background = vec![follow(&server).await?];
-    let objects = server.cache.stored().map(|collection| collection.count()).sum();
-
-    let (address, listeners) = bind(&config).await?;
-    let identities = Identities::new(&config, address);
-    let (tls, serving, kubeconfig) = identities.prepare()?;
-    // The port answers from here on; `/readyz` says no until the default objects are there.
-    let accept = |listener| tokio::spawn(listen::run(server.clone(), listener, tls.clone()));
-    let accepting = listeners.into_iter().map(accept).collect();
-
-    let advertised = config
-        .advertise
-        .map_or(address, |ip| SocketAddr::new(ip, address.port()));
-    repair::run(&server).await.map_err(StartError::Bootstrap)?;
-    bootstrap::run(&server, Some(advertised))
-        .await
-        .map_err(StartError::Bootstrap)?;
-    background.push(tokio::spawn(collector.run(server.clone())));
-    background.push(tokio::spawn(namespaces::run(server.clone())));
-    background.push(tokio::spawn(expiry::expire_events(
-        server.clone(),
-        config.event_ttl,
-    )));
-    background.push(tokio::spawn(expiry::compact(
-        server.clone(),
-        config.compaction_interval,
-    )));
-    background.push(tokio::spawn(identities.keep_fresh(serving)));
-    background.push(tokio::spawn(aggregation::run(server.clone())));
-    background.push(tokio::spawn(announce::run(server.clone())));
-    server.bootstrapped.store(true, Ordering::Release);
-    Ok(Running {
-        address,
-        kubeconfig,
-        objects,
-        server,
-        accepting,
-        background,
-    })
+    };
+    Ok((Arc::new(server), collector))
 }
 
 /// Listens everywhere, and says where first.
@@ -263,20 +264,20 @@ async fn follow(server: &Arc<Server>) -> Result<JoinHandle<()>, StartError> {
     let from = server.cache.load(&*server.store).await?;
     let follower = server.clone();
     let task = tokio::spawn(async move { follower.cache.follow(&*follower.store, from).await });
-    let caught_up = tokio::time::timeout(NEWS, server.cache.wait_for(newest)).await;
+    let caught_up = tokio::time::timeout(FIRST_EVENT, server.cache.wait_for(newest)).await;
     if caught_up.is_err() {
         // The last revisions hold nothing of ours, as in an etcd that is new or shared, and etcd may take
-        // ten minutes to say so. News of our own comes at once.
-        let news = Op::Put(
+        // ten minutes to say so. The event of a write of our own comes at once.
+        let write = Op::Put(
             keys::STARTED.into(),
             Bytes::from_static(env!("CARGO_PKG_VERSION").as_bytes()),
         );
         let transaction = Transaction {
             expect: Vec::new(),
-            ops: vec![news],
+            ops: vec![write],
         };
         if let Err(error) = server.store.commit(transaction).await {
-            tracing::warn!(%error, "cannot write to the store, waiting for its own news");
+            tracing::warn!(%error, "cannot write to the store; waiting for its next event");
         }
         server.cache.wait_for(newest).await;
     }

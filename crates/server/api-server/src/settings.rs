@@ -8,6 +8,7 @@ use crate::cache::Observer;
 use crate::cache::object::Object;
 use parking_lot::RwLock;
 use pointsman_rules::admission::tolerations::TolerationSeconds;
+use pointsman_rules::kinds;
 use pointsman_rules::value::str_at;
 use pointsman_telemetry::{Definition, Gauge, Registry, Unit};
 
@@ -68,7 +69,7 @@ impl Settings {
 
 impl Observer for Settings {
     fn observe(&self, object: &Object, deleted: bool) {
-        if object.kind.kind != "ConfigMap" || &*object.key != CONFIG_MAP {
+        if object.kind != &kinds::CONFIG_MAP || &*object.key != CONFIG_MAP {
             return;
         }
         let data = object.value();

@@ -175,7 +175,7 @@ mod tests {
     use serde_json::json;
 
     fn pods() -> &'static Kind {
-        Kind::by_resource("", "v1", "pods").unwrap()
+        &pointsman_rules::kinds::POD
     }
 
     #[test]

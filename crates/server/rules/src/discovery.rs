@@ -1,116 +1,18 @@
 //! What does this server serve, in the words of the discovery API?
 //!
 //! Two forms: the legacy one (`APIGroupList`, `APIResourceList`) and the aggregated one
-//! (`APIGroupDiscoveryList`), both made from [`KINDS`] and [`REVIEWS`]. The core group is always
+//! (`APIGroupDiscoveryList`), both made from [`kinds::ALL`] and [`REVIEWS`]. The core group is always
 //! first, so that clients resolve `nodes` to the core Node.
 
 use crate::document::Document;
-use crate::kind::{KINDS, Kind, Scope, Subresource};
+use crate::kind::{Kind, Scope, Subresource};
+use crate::kinds;
+use crate::review::{REVIEWS, Review};
 use serde_json::{Value, json};
 use std::sync::OnceLock;
 
 /// The media type parameters that ask for, and come back with, the aggregated form.
 pub const AGGREGATED_PARAMETERS: &str = "g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-
-/// A kind that can only be created and is never stored: a question and its answer.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Review {
-    /// API group.
-    pub group: &'static str,
-    /// API version within the group.
-    pub version: &'static str,
-    /// The `kind` field.
-    pub kind: &'static str,
-    /// The resource name in URLs.
-    pub plural: &'static str,
-    /// The resource name for one object.
-    pub singular: &'static str,
-    /// Namespaced or cluster-wide.
-    pub scope: Scope,
-}
-
-const AUTHENTICATION: &str = "authentication.k8s.io";
-const AUTHORIZATION: &str = "authorization.k8s.io";
-
-/// Every review that is served.
-pub static REVIEWS: &[Review] = &[
-    review(
-        AUTHENTICATION,
-        "SelfSubjectReview",
-        "selfsubjectreviews",
-        "selfsubjectreview",
-    ),
-    Review {
-        scope: Scope::Namespaced,
-        ..review(
-            AUTHORIZATION,
-            "LocalSubjectAccessReview",
-            "localsubjectaccessreviews",
-            "localsubjectaccessreview",
-        )
-    },
-    review(
-        AUTHORIZATION,
-        "SelfSubjectAccessReview",
-        "selfsubjectaccessreviews",
-        "selfsubjectaccessreview",
-    ),
-    review(
-        AUTHORIZATION,
-        "SelfSubjectRulesReview",
-        "selfsubjectrulesreviews",
-        "selfsubjectrulesreview",
-    ),
-    review(
-        AUTHORIZATION,
-        "SubjectAccessReview",
-        "subjectaccessreviews",
-        "subjectaccessreview",
-    ),
-];
-
-const fn review(
-    group: &'static str,
-    kind: &'static str,
-    plural: &'static str,
-    singular: &'static str,
-) -> Review {
-    Review {
-        group,
-        version: "v1",
-        kind,
-        plural,
-        singular,
-        scope: Scope::Cluster,
-    }
-}
-
-impl Review {
-    /// Finds a review by its place in a URL.
-    pub fn by_resource(group: &str, version: &str, plural: &str) -> Option<&'static Review> {
-        REVIEWS
-            .iter()
-            .find(|review| review.group == group && review.version == version && review.plural == plural)
-    }
-}
-
-/// The verbs that `kind` answers to.
-pub fn verbs(kind: &Kind) -> &'static [&'static str] {
-    match (kind.group, kind.kind) {
-        // Deleting all namespaces at once is not offered upstream either.
-        ("", "Namespace") => &["create", "delete", "get", "list", "patch", "update", "watch"],
-        _ => &[
-            "create",
-            "delete",
-            "deletecollection",
-            "get",
-            "list",
-            "patch",
-            "update",
-            "watch",
-        ],
-    }
-}
 
 /// The verbs that a subresource answers to.
 pub fn subresource_verbs(subresource: Subresource) -> &'static [&'static str] {
@@ -136,12 +38,12 @@ pub fn subresource_kind(kind: &Kind, subresource: Subresource) -> (&'static str,
 
 /// Every served group and version once, core first, custom kinds last.
 pub fn group_versions() -> Vec<(&'static str, &'static str)> {
-    let builtin = KINDS.iter().filter(|kind| !kind.custom);
-    let custom = KINDS.iter().filter(|kind| kind.custom);
+    let builtin = kinds::ALL.iter().filter(|kind| !kind.custom);
+    let custom = kinds::ALL.iter().filter(|kind| kind.custom);
     let mut found: Vec<(&str, &str)> = Vec::new();
     let all = builtin
         .map(|kind| (kind.group, kind.version))
-        .chain(REVIEWS.iter().map(|review| (review.group, review.version)))
+        .chain(REVIEWS.iter().map(|review| (review.group, Review::VERSION)))
         .chain(custom.map(|kind| (kind.group, kind.version)));
     for pair in all {
         if !found.contains(&pair) {
@@ -182,7 +84,7 @@ pub fn resource_list(group: &str, version: &str) -> Option<Value> {
     for review in reviews_of(group, version) {
         resources.push(json!({
             "name": review.plural,
-            "singularName": review.singular,
+            "singularName": review.singular(),
             "namespaced": review.scope == Scope::Namespaced,
             "kind": review.kind,
             "verbs": ["create"],
@@ -222,8 +124,9 @@ pub fn group_version(group: &str, version: &str) -> String {
 
 /// The kinds of one group and version.
 pub fn kinds_of(group: &str, version: &str) -> impl Iterator<Item = &'static Kind> {
-    KINDS
+    kinds::ALL
         .iter()
+        .copied()
         .filter(move |kind| kind.group == group && kind.version == version)
 }
 
@@ -231,7 +134,7 @@ pub fn kinds_of(group: &str, version: &str) -> impl Iterator<Item = &'static Kin
 pub fn reviews_of(group: &str, version: &str) -> impl Iterator<Item = &'static Review> {
     REVIEWS
         .iter()
-        .filter(move |review| review.group == group && review.version == version)
+        .filter(move |review| review.group == group && version == Review::VERSION)
 }
 
 /// The named groups, without core.
@@ -255,10 +158,10 @@ fn group_entry(name: &str) -> Option<Value> {
 fn resource_entry(kind: &Kind) -> Value {
     let mut entry = json!({
         "name": kind.plural,
-        "singularName": kind.singular,
+        "singularName": kind.singular(),
         "namespaced": kind.namespaced(),
         "kind": kind.kind,
-        "verbs": verbs(kind),
+        "verbs": kind.verbs,
     });
     add_aliases(&mut entry, kind);
     entry
@@ -323,8 +226,8 @@ fn aggregated_resource(kind: &'static Kind) -> Value {
         "resource": kind.plural,
         "responseKind": response_kind((kind.group, kind.version, kind.kind)),
         "scope": scope(kind.scope),
-        "singularResource": kind.singular,
-        "verbs": verbs(kind),
+        "singularResource": kind.singular(),
+        "verbs": kind.verbs,
     });
     add_aliases(&mut entry, kind);
     let subresources: Vec<Value> = kind
@@ -347,9 +250,9 @@ fn aggregated_resource(kind: &'static Kind) -> Value {
 fn aggregated_review(review: &'static Review) -> Value {
     json!({
         "resource": review.plural,
-        "responseKind": response_kind((review.group, review.version, review.kind)),
+        "responseKind": response_kind((review.group, Review::VERSION, review.kind)),
         "scope": scope(review.scope),
-        "singularResource": review.singular,
+        "singularResource": review.singular(),
         "verbs": ["create"],
     })
 }
@@ -451,9 +354,9 @@ mod tests {
     #[test]
     fn every_body_that_discovery_names_has_a_schema() {
         for review in REVIEWS {
-            assert!(schema::named(review.group, review.version, review.kind).is_some());
+            assert!(schema::named(review.group, Review::VERSION, review.kind).is_some());
         }
-        for kind in KINDS {
+        for kind in kinds::ALL {
             for subresource in kind.subresources {
                 let (group, version, name) = subresource_kind(kind, *subresource);
                 assert!(schema::named(group, version, name).is_some(), "{name}");

@@ -1,7 +1,14 @@
-//! Which kinds are served, under which names, with which verbs?
+//! What is there to know about a kind?
 //!
-//! One table, read by routing, discovery, OpenAPI, authorization and the store's key layout. A new
-//! kind is one entry here, one schema file and one strategy.
+//! One row per kind ([`crate::kinds`]), read by routing, discovery, OpenAPI, authorization, the store's
+//! key layout and every write. Whatever differs between kinds hangs on the row: the names, the verbs, the
+//! rules of a write and admission ([`Strategy`]), and the columns of tables ([`Printer`]).
+
+use crate::kinds;
+use crate::strategy::{Plain, Strategy};
+use crate::table::{Printer, simple};
+use std::fmt;
+use std::hash::{Hash, Hasher};
 
 /// Whether objects of a kind live in a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,35 +19,34 @@ pub enum Scope {
     Cluster,
 }
 
-/// One served kind.
-#[derive(Debug, PartialEq, Eq)]
+/// One served kind. Two kinds are the same if they are the same row.
 pub struct Kind {
-    /// API group; empty for the core group.
+    /// Empty for the core group.
     pub group: &'static str,
-    /// API version within the group.
     pub version: &'static str,
     /// The `kind` field.
     pub kind: &'static str,
     /// The resource name in URLs.
     pub plural: &'static str,
-    /// The resource name for one object, as kubectl accepts it.
-    pub singular: &'static str,
     /// Abbreviations that kubectl accepts.
     pub short_names: &'static [&'static str],
     /// Groupings such as `all`.
     pub categories: &'static [&'static str],
-    /// Namespaced or cluster-wide.
     pub scope: Scope,
-    /// Subresources that are served.
+    pub verbs: &'static [&'static str],
     pub subresources: &'static [Subresource],
     /// Whether DELETE answers with the object instead of a Success Status.
     pub delete_returns_object: bool,
     /// Whether the kind follows the rules of custom resources (no strategic merge patch, PUT needs
     /// a resourceVersion).
     pub custom: bool,
-    /// The group whose stored objects this kind shows, if they are stored under another one
-    /// (`events.k8s.io` shows core events).
-    pub stored_as: Option<&'static str>,
+    /// The kind whose stored objects this kind shows, if it has none of its own (`events.k8s.io`
+    /// shows core events).
+    pub stored_as: Option<&'static Kind>,
+    /// What happens to an object on its way in.
+    pub strategy: &'static dyn Strategy,
+    /// What kubectl prints about an object.
+    pub printer: Printer,
 }
 
 /// A served subresource.
@@ -64,24 +70,64 @@ impl Subresource {
     /// The last path element.
     pub fn name(self) -> &'static str {
         match self {
-            Status => "status",
-            Scale => "scale",
-            Binding => "binding",
-            Eviction => "eviction",
-            Finalize => "finalize",
-            Log => "log",
+            Self::Status => "status",
+            Self::Scale => "scale",
+            Self::Binding => "binding",
+            Self::Eviction => "eviction",
+            Self::Finalize => "finalize",
+            Self::Log => "log",
         }
     }
 }
 
+/// The verbs of a kind that can be used in every way.
+pub const ALL_VERBS: &[&str] = &[
+    "create",
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "patch",
+    "update",
+    "watch",
+];
+
 impl Kind {
+    /// A kind without behaviour of its own: all verbs, no subresources, no rules but those of metadata
+    /// and schema, tables of name and age.
+    pub const fn plain(
+        group: &'static str,
+        version: &'static str,
+        kind: &'static str,
+        plural: &'static str,
+        scope: Scope,
+    ) -> Self {
+        Self {
+            group,
+            version,
+            kind,
+            plural,
+            short_names: &[],
+            categories: &[],
+            scope,
+            verbs: ALL_VERBS,
+            subresources: &[],
+            delete_returns_object: false,
+            custom: false,
+            stored_as: None,
+            strategy: &Plain,
+            printer: simple::NAME_AND_AGE,
+        }
+    }
+
+    /// The resource name for one object, as kubectl accepts it.
+    pub fn singular(&self) -> String {
+        self.kind.to_ascii_lowercase()
+    }
+
     /// The `apiVersion` field: `v1`, `apps/v1`.
     pub fn api_version(&self) -> String {
-        if self.group.is_empty() {
-            self.version.to_owned()
-        } else {
-            format!("{}/{}", self.group, self.version)
-        }
+        crate::discovery::group_version(self.group, self.version)
     }
 
     /// The name in messages: `pods`, `deployments.apps`.
@@ -93,193 +139,73 @@ impl Kind {
         }
     }
 
-    /// Whether objects of this kind live in a namespace.
     pub fn namespaced(&self) -> bool {
-        self.scope == Namespaced
+        self.scope == Scope::Namespaced
     }
 
-    /// The group under which the store keeps objects of this kind.
-    pub fn storage_group(&self) -> &'static str {
-        self.stored_as.unwrap_or(self.group)
+    /// The kind under which the store keeps objects of this kind.
+    pub fn stored(&'static self) -> &'static Kind {
+        self.stored_as.unwrap_or(self)
     }
 
     /// Finds a kind by its place in a URL.
     pub fn by_resource(group: &str, version: &str, plural: &str) -> Option<&'static Kind> {
-        KINDS
-            .iter()
-            .find(|kind| kind.group == group && kind.version == version && kind.plural == plural)
+        let named = |kind: &&Kind| kind.group == group && kind.version == version && kind.plural == plural;
+        kinds::ALL.iter().copied().find(named)
     }
 
     /// Finds a kind by its `apiVersion` and `kind`.
     pub fn by_type(api_version: &str, kind: &str) -> Option<&'static Kind> {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        KINDS
+        let named = |known: &&Kind| known.group == group && known.version == version && known.kind == kind;
+        kinds::ALL.iter().copied().find(named)
+    }
+
+    /// Finds a kind by its place in the store. A kind that shows another one's objects has none.
+    pub fn by_store_key(group: &str, plural: &str) -> Option<&'static Kind> {
+        let stored = |kind: &&Kind| kind.group == group && kind.plural == plural && kind.stored_as.is_none();
+        kinds::ALL.iter().copied().find(stored)
+    }
+
+    /// The position in the table, a dense number for arrays by kind.
+    pub fn index(&self) -> usize {
+        kinds::ALL
             .iter()
-            .find(|known| known.group == group && known.version == version && known.kind == kind)
-    }
-
-    /// The position in [`KINDS`], a dense number for tables by kind.
-    pub fn index(&'static self) -> usize {
-        KINDS
-            .iter()
-            .position(|known| std::ptr::eq(known, self))
-            .expect("kinds exist only in KINDS")
+            .position(|known| *known == self)
+            .expect("kinds exist only in the table")
     }
 }
 
-const fn core(kind: &'static str, plural: &'static str, singular: &'static str, scope: Scope) -> Kind {
-    Kind {
-        group: "",
-        version: "v1",
-        kind,
-        plural,
-        singular,
-        short_names: &[],
-        categories: &[],
-        scope,
-        subresources: &[],
-        delete_returns_object: false,
-        custom: false,
-        stored_as: None,
+impl PartialEq for Kind {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
     }
 }
 
-const fn in_group(group: &'static str, kind: Kind) -> Kind {
-    Kind { group, ..kind }
+impl Eq for Kind {}
+
+impl Hash for Kind {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        std::ptr::hash(self, state);
+    }
 }
 
-use Scope::{Cluster, Namespaced};
-use Subresource::{Binding, Eviction, Finalize, Log, Scale, Status};
+impl PartialOrd for Kind {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
 
-/// Every served kind. Order matters where two kinds share a plural: the first one answers to it.
-pub static KINDS: &[Kind] = &[
-    Kind {
-        short_names: &["cm"],
-        ..core("ConfigMap", "configmaps", "configmap", Namespaced)
-    },
-    Kind {
-        short_names: &["ep"],
-        ..core("Endpoints", "endpoints", "endpoints", Namespaced)
-    },
-    Kind {
-        short_names: &["ev"],
-        ..core("Event", "events", "event", Namespaced)
-    },
-    Kind {
-        short_names: &["ns"],
-        subresources: &[Status, Finalize],
-        delete_returns_object: true,
-        ..core("Namespace", "namespaces", "namespace", Cluster)
-    },
-    Kind {
-        short_names: &["no"],
-        subresources: &[Status],
-        ..core("Node", "nodes", "node", Cluster)
-    },
-    Kind {
-        short_names: &["po"],
-        categories: &["all"],
-        subresources: &[Status, Binding, Eviction, Log],
-        delete_returns_object: true,
-        ..core("Pod", "pods", "pod", Namespaced)
-    },
-    Kind {
-        short_names: &["svc"],
-        categories: &["all"],
-        subresources: &[Status],
-        delete_returns_object: true,
-        ..core("Service", "services", "service", Namespaced)
-    },
-    Kind {
-        short_names: &["sa"],
-        delete_returns_object: true,
-        ..core("ServiceAccount", "serviceaccounts", "serviceaccount", Namespaced)
-    },
-    Kind {
-        short_names: &["ds"],
-        categories: &["all"],
-        subresources: &[Status],
-        ..in_group("apps", core("DaemonSet", "daemonsets", "daemonset", Namespaced))
-    },
-    Kind {
-        short_names: &["deploy"],
-        categories: &["all"],
-        subresources: &[Status, Scale],
-        ..in_group(
-            "apps",
-            core("Deployment", "deployments", "deployment", Namespaced),
-        )
-    },
-    Kind {
-        short_names: &["rs"],
-        categories: &["all"],
-        subresources: &[Status, Scale],
-        ..in_group(
-            "apps",
-            core("ReplicaSet", "replicasets", "replicaset", Namespaced),
-        )
-    },
-    in_group(
-        "coordination.k8s.io",
-        core("Lease", "leases", "lease", Namespaced),
-    ),
-    in_group(
-        "discovery.k8s.io",
-        core("EndpointSlice", "endpointslices", "endpointslice", Namespaced),
-    ),
-    Kind {
-        short_names: &["ev"],
-        stored_as: Some(""),
-        ..in_group("events.k8s.io", core("Event", "events", "event", Namespaced))
-    },
-    in_group(
-        "rbac.authorization.k8s.io",
-        core("ClusterRole", "clusterroles", "clusterrole", Cluster),
-    ),
-    in_group(
-        "rbac.authorization.k8s.io",
-        core(
-            "ClusterRoleBinding",
-            "clusterrolebindings",
-            "clusterrolebinding",
-            Cluster,
-        ),
-    ),
-    in_group(
-        "rbac.authorization.k8s.io",
-        core("Role", "roles", "role", Namespaced),
-    ),
-    in_group(
-        "rbac.authorization.k8s.io",
-        core("RoleBinding", "rolebindings", "rolebinding", Namespaced),
-    ),
-    Kind {
-        subresources: &[Status],
-        custom: true,
-        ..in_group("config.openshift.io", core("Node", "nodes", "node", Cluster))
-    },
-];
+/// By name, which is unique.
+impl Ord for Kind {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        let name = |kind: &Self| (kind.group, kind.plural, kind.version);
+        name(self).cmp(&name(other))
+    }
+}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_unique_per_group_and_the_core_node_comes_first() {
-        for (at, kind) in KINDS.iter().enumerate() {
-            assert!(
-                !KINDS[..at]
-                    .iter()
-                    .any(|other| other.group == kind.group && other.plural == kind.plural)
-            );
-        }
-        let node = KINDS.iter().find(|kind| kind.plural == "nodes").unwrap();
-        assert_eq!(node.group, "");
-        assert_eq!(
-            Kind::by_type("config.openshift.io/v1", "Node")
-                .unwrap()
-                .qualified_plural(),
-            "nodes.config.openshift.io"
-        );
+impl fmt::Debug for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.qualified_plural())
     }
 }

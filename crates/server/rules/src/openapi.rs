@@ -75,7 +75,7 @@ fn place(group: &str, version: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kind::KINDS;
+    use crate::kinds;
     use std::collections::BTreeSet;
 
     fn parsed(group: &str, version: &str) -> Value {
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn the_patch_of_every_kind_takes_field_validation() {
-        for kind in KINDS {
+        for kind in kinds::ALL {
             let document = parsed(kind.group, kind.version);
             let gvk = json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
             let found = document["paths"].as_object().unwrap().values().any(|item| {

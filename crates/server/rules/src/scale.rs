@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn the_view_shows_replicas_and_selector() {
-        let kind = Kind::by_type("apps/v1", "Deployment").unwrap();
+        let kind = &crate::kinds::DEPLOYMENT;
         assert_eq!(
             scale_of(&deployment(), kind),
             json!({

@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn not_found_reads_as_clients_expect() {
-        let kind = Kind::by_resource("apps", "v1", "deployments").unwrap();
+        let kind = &crate::kinds::DEPLOYMENT;
         let status = ApiError::NotFound(Subject::new(kind, "web")).to_status();
         assert_eq!(status["message"], r#"deployments.apps "web" not found"#);
         assert_eq!(
@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn invalid_names_the_kind_and_lists_causes() {
-        let kind = Kind::by_resource("", "v1", "services").unwrap();
+        let kind = &crate::kinds::SERVICE;
         let error = ApiError::invalid(kind, "web", vec![FieldError::required("spec.ports", "")]);
         let status = error.to_status();
         assert_eq!(

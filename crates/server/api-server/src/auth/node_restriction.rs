@@ -14,8 +14,8 @@
 
 use super::User;
 use super::authn::NODES;
-use pointsman_rules::Kind;
 use pointsman_rules::value::{at, map_at, str_at};
+use pointsman_rules::{Kind, kinds};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -58,10 +58,10 @@ pub fn check(request: &Request<'_>) -> Result<(), String> {
             request.user.name
         ));
     };
-    match (request.kind.group, request.kind.kind) {
-        ("", "Node") => check_node(node, request),
-        ("", "Pod") => check_pod(node, request),
-        ("coordination.k8s.io", "Lease") => check_lease(node, request),
+    match request.kind {
+        kind if kind == &kinds::NODE => check_node(node, request),
+        kind if kind == &kinds::POD => check_pod(node, request),
+        kind if kind == &kinds::LEASE => check_lease(node, request),
         _ => Ok(()),
     }
 }

@@ -4,124 +4,61 @@
 
 use super::User;
 use super::rbac::{Attributes, Decision, Policy, Rule};
+use pointsman_rules::decode::{BodyFormat, decode};
+use pointsman_rules::review::{Question, Review};
 use pointsman_rules::value::{at, list_at, map_at, str_at};
-use pointsman_rules::{ApiError, FieldError, FieldErrors, status::Subject};
+use pointsman_rules::{ApiError, FieldError, FieldErrors, schema, status::Subject};
 use serde_json::{Value, json};
 
-const AUTHORIZATION: &str = "authorization.k8s.io";
-
-/// The kinds of review.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Review {
-    /// `authentication.k8s.io/v1` SelfSubjectReview: who am I?
-    SelfSubject,
-    /// SelfSubjectAccessReview: may I?
-    SelfAccess,
-    /// SelfSubjectRulesReview: what may I in this namespace?
-    SelfRules,
-    /// SubjectAccessReview: may they?
-    Access,
-    /// LocalSubjectAccessReview: may they in this namespace?
-    LocalAccess,
-}
-
-/// Every review, with its group, plural and kind.
-pub const REVIEWS: &[(Review, &str, &str, &str)] = &[
-    (
-        Review::SelfSubject,
-        "authentication.k8s.io",
-        "selfsubjectreviews",
-        "SelfSubjectReview",
-    ),
-    (
-        Review::LocalAccess,
-        AUTHORIZATION,
-        "localsubjectaccessreviews",
-        "LocalSubjectAccessReview",
-    ),
-    (
-        Review::SelfAccess,
-        AUTHORIZATION,
-        "selfsubjectaccessreviews",
-        "SelfSubjectAccessReview",
-    ),
-    (
-        Review::SelfRules,
-        AUTHORIZATION,
-        "selfsubjectrulesreviews",
-        "SelfSubjectRulesReview",
-    ),
-    (
-        Review::Access,
-        AUTHORIZATION,
-        "subjectaccessreviews",
-        "SubjectAccessReview",
-    ),
-];
-
-impl Review {
-    /// Finds a review by its place in a URL.
-    pub fn by_resource(group: &str, version: &str, plural: &str) -> Option<Self> {
-        let found = REVIEWS
-            .iter()
-            .find(|(_, of, name, _)| *of == group && *name == plural && version == "v1");
-        found.map(|(review, ..)| *review)
-    }
-
-    /// The `kind` field.
-    pub fn kind(self) -> &'static str {
-        self.entry().3
-    }
-
-    /// The API group.
-    pub fn group(self) -> &'static str {
-        self.entry().1
-    }
-
-    /// Whether the review lives under a namespace.
-    pub fn namespaced(self) -> bool {
-        self == Review::LocalAccess
-    }
-
-    fn entry(self) -> &'static (Review, &'static str, &'static str, &'static str) {
-        REVIEWS
-            .iter()
-            .find(|entry| entry.0 == self)
-            .expect("every review is listed")
-    }
+/// Answers a review in the body of a request.
+pub fn answer_body(
+    review: &Review,
+    user: &User,
+    namespace: &str,
+    (body, format): (&[u8], BodyFormat),
+    policy: &Policy,
+) -> Result<Value, ApiError> {
+    let shape = schema::named(review.group, Review::VERSION, review.kind).ok_or(ApiError::NoSuchResource)?;
+    answer(
+        review,
+        user,
+        namespace,
+        &decode(body, format, shape)?.object,
+        policy,
+    )
 }
 
 /// Answers a review that `user` posted; `namespace` is the one in the URL.
 pub fn answer(
-    review: Review,
+    review: &Review,
     user: &User,
     namespace: &str,
     body: &Value,
     policy: &Policy,
 ) -> Result<Value, ApiError> {
     let spec = body.get("spec").unwrap_or(&Value::Null);
-    let status = match review {
-        Review::SelfSubject => json!({"userInfo": user_info(user)}),
-        Review::SelfRules => rules_status(user, spec, policy)?,
-        Review::SelfAccess => {
+    let status = match review.question {
+        Question::SelfSubject => json!({"userInfo": user_info(user)}),
+        Question::SelfRules => rules_status(user, spec, policy)?,
+        Question::SelfAccess => {
             validate(review, union_errors(spec))?;
             access_status(user, spec, policy)
         }
-        Review::Access | Review::LocalAccess => {
+        Question::Access | Question::LocalAccess => {
             validate(review, subject_errors(review, namespace, spec))?;
             access_status(&subject(spec), spec, policy)
         }
     };
     let mut answer = json!({
-        "kind": review.kind(),
-        "apiVersion": format!("{}/v1", review.group()),
+        "kind": review.kind,
+        "apiVersion": format!("{}/v1", review.group),
         "metadata": {},
         "status": status,
     });
-    if review == Review::LocalAccess {
+    if review.question == Question::LocalAccess {
         answer["metadata"]["namespace"] = json!(namespace);
     }
-    if review != Review::SelfSubject {
+    if review.question != Question::SelfSubject {
         answer["spec"] = if spec.is_null() { json!({}) } else { spec.clone() };
     }
     Ok(answer)
@@ -223,13 +160,13 @@ fn subject(spec: &Value) -> User {
     }
 }
 
-fn validate(review: Review, errors: FieldErrors) -> Result<(), ApiError> {
+fn validate(review: &Review, errors: FieldErrors) -> Result<(), ApiError> {
     if errors.is_empty() {
         return Ok(());
     }
     let subject = Subject {
-        group: review.group().into(),
-        kind: review.kind().into(),
+        group: review.group.into(),
+        kind: review.kind.into(),
         name: String::new(),
     };
     Err(ApiError::Invalid { subject, errors })
@@ -251,7 +188,7 @@ fn union_errors(spec: &Value) -> FieldErrors {
     )]
 }
 
-fn subject_errors(review: Review, namespace: &str, spec: &Value) -> FieldErrors {
+fn subject_errors(review: &Review, namespace: &str, spec: &Value) -> FieldErrors {
     let mut errors = union_errors(spec);
     if str_at(spec, &["user"]).is_empty() && list_at(spec, &["groups"]).is_empty() {
         errors.push(FieldError::invalid(
@@ -260,7 +197,7 @@ fn subject_errors(review: Review, namespace: &str, spec: &Value) -> FieldErrors 
             "at least one of user or group must be specified",
         ));
     }
-    if review != Review::LocalAccess {
+    if review.question != Question::LocalAccess {
         return errors;
     }
     let asked = str_at(spec, &["resourceAttributes", "namespace"]);

@@ -1,6 +1,7 @@
 use super::*;
 use crate::auth::authn::{AUTHENTICATED, MASTERS};
 use crate::auth::bootstrap;
+use pointsman_rules::review::REVIEWS;
 
 fn policy() -> Policy {
     let mut policy = Policy::default();
@@ -10,7 +11,8 @@ fn policy() -> Policy {
     policy
 }
 
-fn ask(review: Review, user: &User, namespace: &str, spec: Value) -> Result<Value, ApiError> {
+fn ask(question: Question, user: &User, namespace: &str, spec: Value) -> Result<Value, ApiError> {
+    let review = REVIEWS.iter().find(|review| review.question == question).unwrap();
     answer(review, user, namespace, &json!({"spec": spec}), &policy())
 }
 
@@ -18,7 +20,7 @@ fn ask(review: Review, user: &User, namespace: &str, spec: Value) -> Result<Valu
 fn may_i_answers_for_the_caller_with_the_reason() {
     let user = User::new("system:kube-proxy", &[AUTHENTICATED]);
     let spec = json!({"resourceAttributes": {"verb": "list", "resource": "services"}});
-    let answer = ask(Review::SelfAccess, &user, "", spec.clone()).unwrap();
+    let answer = ask(Question::SelfAccess, &user, "", spec.clone()).unwrap();
     assert_eq!(answer["kind"], "SelfSubjectAccessReview");
     assert_eq!(answer["spec"], spec);
     assert_eq!(
@@ -28,18 +30,18 @@ fn may_i_answers_for_the_caller_with_the_reason() {
     );
     let denied = json!({"resourceAttributes": {"verb": "delete", "resource": "services", "namespace": "x"}});
     assert_eq!(
-        ask(Review::SelfAccess, &user, "", denied).unwrap()["status"],
+        ask(Question::SelfAccess, &user, "", denied).unwrap()["status"],
         json!({"allowed": false})
     );
     let path = json!({"nonResourceAttributes": {"verb": "get", "path": "/apis/apps"}});
     assert_eq!(
-        ask(Review::SelfAccess, &user, "", path).unwrap()["status"]["allowed"],
+        ask(Question::SelfAccess, &user, "", path).unwrap()["status"]["allowed"],
         true
     );
     let root = User::new("root", &[MASTERS]);
     let all = json!({"resourceAttributes": {"verb": "*", "resource": "*", "group": "*"}});
     assert_eq!(
-        ask(Review::SelfAccess, &root, "", all).unwrap()["status"]["allowed"],
+        ask(Question::SelfAccess, &root, "", all).unwrap()["status"]["allowed"],
         true
     );
 }
@@ -50,27 +52,27 @@ fn may_they_answers_for_the_subject_and_checks_the_question() {
     let attributes = json!({"verb": "get", "resource": "pods", "namespace": "x"});
     let spec = json!({"user": "alice", "resourceAttributes": attributes});
     assert_eq!(
-        ask(Review::Access, &root, "", spec.clone()).unwrap()["status"]["allowed"],
+        ask(Question::Access, &root, "", spec.clone()).unwrap()["status"]["allowed"],
         false
     );
     let grouped = json!({"groups": ["system:masters"], "resourceAttributes": attributes});
     assert_eq!(
-        ask(Review::Access, &root, "", grouped).unwrap()["status"]["allowed"],
+        ask(Question::Access, &root, "", grouped).unwrap()["status"]["allowed"],
         true
     );
-    let local = ask(Review::LocalAccess, &root, "x", spec.clone()).unwrap();
+    let local = ask(Question::LocalAccess, &root, "x", spec.clone()).unwrap();
     assert_eq!(local["metadata"]["namespace"], "x");
     for (review, namespace, bad) in [
-        (Review::Access, "", json!({"resourceAttributes": attributes})),
-        (Review::Access, "", json!({"user": "alice"})),
-        (Review::LocalAccess, "y", spec),
+        (Question::Access, "", json!({"resourceAttributes": attributes})),
+        (Question::Access, "", json!({"user": "alice"})),
+        (Question::LocalAccess, "y", spec),
         (
-            Review::LocalAccess,
+            Question::LocalAccess,
             "y",
             json!({"user": "a", "nonResourceAttributes": {"path": "/x"}}),
         ),
-        (Review::SelfAccess, "", Value::Null),
-        (Review::SelfAccess, "", json!("text")),
+        (Question::SelfAccess, "", Value::Null),
+        (Question::SelfAccess, "", json!("text")),
     ] {
         assert_eq!(
             ask(review, &root, namespace, bad.clone()).unwrap_err().code(),
@@ -83,7 +85,7 @@ fn may_they_answers_for_the_subject_and_checks_the_question() {
 #[test]
 fn what_may_i_lists_rules_of_both_kinds() {
     let user = User::new("alice", &[AUTHENTICATED]);
-    let status = ask(Review::SelfRules, &user, "", json!({"namespace": "x"})).unwrap()["status"].clone();
+    let status = ask(Question::SelfRules, &user, "", json!({"namespace": "x"})).unwrap()["status"].clone();
     let resources: Vec<&Value> = status["resourceRules"].as_array().unwrap().iter().collect();
     assert!(
         resources
@@ -93,11 +95,11 @@ fn what_may_i_lists_rules_of_both_kinds() {
     assert!(!status["nonResourceRules"].as_array().unwrap().is_empty());
     assert_eq!(status["incomplete"], false);
     assert_eq!(
-        ask(Review::SelfRules, &user, "", json!({})).unwrap_err().code(),
+        ask(Question::SelfRules, &user, "", json!({})).unwrap_err().code(),
         400
     );
     let root = User::new("root", &[MASTERS]);
-    let all = ask(Review::SelfRules, &root, "", json!({"namespace": "x"})).unwrap();
+    let all = ask(Question::SelfRules, &root, "", json!({"namespace": "x"})).unwrap();
     assert!(
         all["status"]["resourceRules"]
             .as_array()
@@ -112,18 +114,10 @@ fn who_am_i_repeats_the_credential() {
     let mut user = User::new("alice", &["dev"]);
     user.uid = "7".into();
     user.extra.insert("scope".into(), vec!["view".into()]);
-    let answer = ask(Review::SelfSubject, &user, "", Value::Null).unwrap();
+    let answer = ask(Question::SelfSubject, &user, "", Value::Null).unwrap();
     assert_eq!(
         answer["status"]["userInfo"],
         json!({"username": "alice", "groups": ["dev"], "uid": "7", "extra": {"scope": ["view"]}})
     );
     assert_eq!(answer["apiVersion"], "authentication.k8s.io/v1");
-}
-
-#[test]
-fn reviews_are_found_by_their_place_in_a_url() {
-    for (review, group, plural, _) in REVIEWS {
-        assert_eq!(Review::by_resource(group, "v1", plural), Some(*review));
-        assert_eq!(Review::by_resource(group, "v2", plural), None);
-    }
 }

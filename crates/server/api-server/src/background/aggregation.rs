@@ -6,13 +6,13 @@ use super::{internal, with_body};
 use crate::server::Server;
 use crate::write::update::put;
 use http::Method;
-use pointsman_rules::Kind;
+use pointsman_rules::kinds;
 use serde_json::Value;
 use std::sync::Arc;
 
 /// Works for ever.
 pub async fn run(server: Arc<Server>) {
-    let kind = Kind::by_resource(crate::auth::rbac::GROUP, "v1", "clusterroles").expect("a served kind");
+    let kind = &kinds::CLUSTER_ROLE;
     let mut changed = server.cache.of(kind).subscribe();
     loop {
         let gathered: Vec<(String, Vec<Value>)> = server.policy.read(|policy| {

@@ -1,6 +1,6 @@
-//! Tells which settings are in force, in annotations of the ConfigMap that changes them.
+//! Reports which settings are in force, in annotations of the ConfigMap that changes them.
 //!
-//! Whoever rolls out a setting waits for this: what was written is a wish, what is announced is a fact.
+//! Whoever rolls out a setting waits for this report.
 //! Servers that share a store announce the same, each after it has read the ConfigMap itself.
 
 use super::{internal, with_body};
@@ -9,12 +9,12 @@ use crate::settings::CONFIG_MAP;
 use crate::write::update::put;
 use http::Method;
 use pointsman_rules::value::{set, str_at};
-use pointsman_rules::{ApiError, Kind};
+use pointsman_rules::{ApiError, Kind, kinds};
 use std::sync::Arc;
 
 /// Works for ever.
 pub async fn run(server: Arc<Server>) {
-    let kind = Kind::by_resource("", "v1", "configmaps").expect("a served kind");
+    let kind = &kinds::CONFIG_MAP;
     let mut changed = server.cache.of(kind).subscribe();
     loop {
         match announce(&server, kind).await {
@@ -35,8 +35,9 @@ async fn announce(server: &Server, kind: &'static Kind) -> Result<(), ApiError> 
     };
     let mut value = object.value();
     let announcements = server.settings.announcements();
-    let is_told = |(key, text): &(String, String)| str_at(&value, &["metadata", "annotations", key]) == text;
-    if announcements.iter().all(is_told) {
+    let is_announced =
+        |(key, text): &(String, String)| str_at(&value, &["metadata", "annotations", key]) == text;
+    if announcements.iter().all(is_announced) {
         return Ok(());
     }
     for (key, text) in announcements {

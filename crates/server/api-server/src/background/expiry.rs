@@ -5,7 +5,7 @@ use crate::server::Server;
 use crate::write::delete::{DeleteOptions, delete_object};
 use http::Method;
 use jiff::Timestamp;
-use pointsman_rules::Kind;
+use pointsman_rules::kinds;
 use pointsman_rules::value::str_at;
 use pointsman_store::Revision;
 use serde_json::Value;
@@ -18,7 +18,7 @@ const EVENT_SWEEP: Duration = Duration::from_secs(60);
 
 /// Deletes events that nobody has added to for `ttl`. Works for ever.
 pub async fn expire_events(server: Arc<Server>, ttl: Duration) {
-    let kind = Kind::by_resource("", "v1", "events").expect("a served kind");
+    let kind = &kinds::EVENT;
     loop {
         tokio::time::sleep(EVENT_SWEEP.min(ttl)).await;
         let now = Timestamp::now();

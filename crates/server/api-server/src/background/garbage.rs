@@ -35,7 +35,7 @@ struct MetaOnly {
 impl Observer for Collector {
     fn observe(&self, object: &Object, deleted: bool) {
         let place = Place {
-            kind: object.kind.index(),
+            kind: object.kind,
             key: object.key.clone(),
         };
         let meta = if deleted {
@@ -65,7 +65,7 @@ impl Collector {
             };
             let step = self.graph.lock().step(&place);
             if let Err(error) = carry_out(&server, &place, &step).await {
-                tracing::warn!(kind = place.kind().kind, key = %place.key, %error, "cannot collect, retrying");
+                tracing::warn!(kind = place.kind.kind, key = %place.key, %error, "cannot collect, retrying");
                 let collector = self.clone();
                 tokio::spawn(async move {
                     tokio::time::sleep(RETRY).await;
@@ -85,15 +85,12 @@ async fn carry_out(server: &Server, place: &Place, step: &Step) -> Result<(), Ap
             let body = json!({"kind": "DeleteOptions", "apiVersion": "v1",
                               "propagationPolicy": policy, "preconditions": {"uid": uid}});
             let (namespace, name) = split(place);
-            let request = with_body(
-                internal(Method::DELETE, place.kind(), namespace, Some(name)),
-                &body,
-            );
+            let request = with_body(internal(Method::DELETE, place.kind, namespace, Some(name)), &body);
             delete(server, &request, name).await.map(drop)
         }
         Step::Release { owners } => release(server, place, owners).await,
         Step::Orphan { dependents } => {
-            let uid = server.find(place.kind(), split(place).0, split(place).1)?.value();
+            let uid = server.find(place.kind, split(place).0, split(place).1)?.value();
             let uid = uid["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
             for dependent in dependents {
                 gone_is_done(release(server, dependent, std::slice::from_ref(&uid)).await)?;
@@ -135,7 +132,7 @@ async fn change(
     edit: &(dyn Fn(&mut Value) + Send + Sync),
 ) -> Result<(), ApiError> {
     let (namespace, name) = split(place);
-    let request = internal(Method::PATCH, place.kind(), namespace, Some(name));
+    let request = internal(Method::PATCH, place.kind, namespace, Some(name));
     let next = |old: &Value| {
         let mut new = old.clone();
         edit(&mut new);

@@ -13,18 +13,12 @@ use crate::write::delete::{FOREGROUND, ORPHAN};
 /// An object, by kind and local key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
-    /// The kind's index.
-    pub kind: usize,
+    pub kind: &'static Kind,
     /// `namespace/name` or `name`.
     pub key: Arc<str>,
 }
 
 impl Place {
-    /// The kind.
-    pub fn kind(&self) -> &'static Kind {
-        &pointsman_rules::kind::KINDS[self.kind]
-    }
-
     fn namespace(&self) -> &str {
         self.key.split_once('/').map_or("", |(namespace, _)| namespace)
     }
@@ -268,9 +262,8 @@ fn owner_place(dependent: &Place, reference: &OwnerReference) -> Option<Place> {
         return None;
     }
     let namespace = if kind.namespaced() { namespace } else { "" };
-    let stored = crate::write::stored_kind(kind);
     Some(Place {
-        kind: stored.index(),
+        kind: kind.stored(),
         key: crate::keys::local(namespace, &reference.name).into(),
     })
 }
@@ -282,7 +275,7 @@ mod tests {
     fn place(plural: &str, group: &str, name: &str) -> Place {
         let kind = Kind::by_resource(group, "v1", plural).unwrap();
         Place {
-            kind: kind.index(),
+            kind,
             key: format!("a/{name}").into(),
         }
     }

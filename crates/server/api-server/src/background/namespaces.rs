@@ -10,7 +10,7 @@ use crate::write::subresource;
 use http::Method;
 use pointsman_rules::kind::Subresource;
 use pointsman_rules::value::{list_at, set};
-use pointsman_rules::{ApiError, Kind};
+use pointsman_rules::{ApiError, kinds};
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const POLL: Duration = Duration::from_millis(300);
 
 /// Works for ever.
 pub async fn run(server: Arc<Server>) {
-    let namespaces = Kind::by_resource("", "v1", "namespaces").expect("a served kind");
+    let namespaces = &kinds::NAMESPACE;
     let mut changed = server.cache.of(namespaces).subscribe();
     loop {
         let applied = server.cache.applied();

@@ -4,14 +4,14 @@ use crate::keys;
 use crate::server::Server;
 use bytes::Bytes;
 use pointsman_rules::allocation::{self, Claim};
-use pointsman_rules::{ApiError, Kind};
+use pointsman_rules::{ApiError, kinds};
 use pointsman_store::{Expect, Op, Transaction};
 use serde_json::Value;
 use std::sync::Arc;
 
 /// Compares Services with the claims in the store and mends what differs. Runs before the server is ready.
 pub async fn run(server: &Server) -> Result<(), ApiError> {
-    let kind = Kind::by_resource("", "v1", "services").expect("a served kind");
+    let kind = &kinds::SERVICE;
     let services = server
         .cache
         .of(kind)

@@ -308,14 +308,14 @@ mod tests {
     use serde_json::json;
 
     fn pod(name: &str, revision: u64) -> Arc<Object> {
-        let kind = Kind::by_resource("", "v1", "pods").unwrap();
+        let kind = &pointsman_rules::kinds::POD;
         let stored = stored::encode(kind, &json!({"metadata": {"name": name, "namespace": "a"}}));
         let key: Arc<str> = format!("a/{name}").into();
         Arc::new(Object::from_stored(kind, key, &stored, Revision(revision), EventType::Added).unwrap())
     }
 
     fn pods(window: Window) -> Collection {
-        Collection::new(Kind::by_resource("", "v1", "pods").unwrap(), window)
+        Collection::new(&pointsman_rules::kinds::POD, window)
     }
 
     #[test]

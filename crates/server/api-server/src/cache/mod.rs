@@ -14,8 +14,7 @@ use bytes::Bytes;
 use collection::{Collection, Window};
 use object::Object;
 use parking_lot::RwLock;
-use pointsman_rules::Kind;
-use pointsman_rules::kind::KINDS;
+use pointsman_rules::{Kind, kinds};
 use pointsman_store::{Batch, Entry, Event, Page, Range, Revision, Store, StoreError};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -43,7 +42,10 @@ const PAGE: usize = 2_000;
 impl Cache {
     /// An empty cache. [`Cache::load`] fills it.
     pub fn new(window: Window, observers: Vec<Arc<dyn Observer>>) -> Self {
-        let collections = KINDS.iter().map(|kind| Collection::new(kind, window)).collect();
+        let collections = kinds::ALL
+            .iter()
+            .map(|kind| Collection::new(kind, window))
+            .collect();
         let applied = watch::Sender::new(Revision(0));
         Self {
             collections,
@@ -55,13 +57,7 @@ impl Cache {
 
     /// The objects that `kind` shows.
     pub fn of(&self, kind: &'static Kind) -> &Collection {
-        match kind.stored_as {
-            None => &self.collections[kind.index()],
-            Some(group) => {
-                let stored = Kind::by_resource(group, "v1", kind.plural).expect("views show a served kind");
-                &self.collections[stored.index()]
-            }
-        }
+        &self.collections[kind.stored().index()]
     }
 
     /// Collections that own their objects (views left out).
@@ -88,11 +84,6 @@ impl Cache {
     /// Everything up to this revision can be read here.
     pub fn applied(&self) -> Revision {
         *self.applied.borrow()
-    }
-
-    /// Wakes when [`Cache::applied`] moves.
-    pub fn subscribe_applied(&self) -> watch::Receiver<Revision> {
-        self.applied.subscribe()
     }
 
     /// Waits until `revision` can be read here.
@@ -283,7 +274,7 @@ mod tests {
     fn observers_hear_of_what_vanished_while_the_store_was_out_of_sight() {
         let log = Arc::new(Log::default());
         let cache = Cache::new(Window::default(), vec![log.clone()]);
-        let kind = Kind::by_resource("rbac.authorization.k8s.io", "v1", "clusterroles").unwrap();
+        let kind = &kinds::CLUSTER_ROLE;
         let role = |name: &str| {
             let value = crate::stored::encode(kind, &json!({"metadata": {"name": name}}));
             let key = keys::object(kind, "", name).into();

@@ -3,7 +3,7 @@
 use super::fields;
 use crate::stored::{Encoded, EventType};
 use bytes::Bytes;
-use pointsman_rules::{Kind, strategy};
+use pointsman_rules::Kind;
 use pointsman_store::Revision;
 use serde::Deserialize;
 use serde_json::Value;
@@ -137,7 +137,7 @@ impl Object {
     fn parse_fields(&self) -> Fields {
         let value = fields::selectable_part(&self.encoded.object());
         let value = value.expect("checked when it was read from the store");
-        let strategy = strategy::of(self.kind);
+        let strategy = self.kind.strategy;
         let fields = SELECTABLE.iter();
         let known = fields.filter_map(|field| Some((*field, strategy.selectable(&value, field)?)));
         known
@@ -151,7 +151,7 @@ pub fn selectable(kind: &Kind, field: &str) -> bool {
     match field {
         "metadata.name" => true,
         "metadata.namespace" => kind.namespaced(),
-        _ => strategy::of(kind).selectable(&Value::Null, field).is_some() && SELECTABLE.contains(&field),
+        _ => kind.strategy.selectable(&Value::Null, field).is_some() && SELECTABLE.contains(&field),
     }
 }
 
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn labels_are_found_by_key() {
-        let kind = Kind::by_resource("", "v1", "pods").unwrap();
+        let kind = &pointsman_rules::kinds::POD;
         let with = |labels: Value| {
             let value = json!({"metadata": {"name": "a", "namespace": "n", "labels": labels}});
             let stored = stored::encode(kind, &value);

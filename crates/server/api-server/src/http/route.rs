@@ -2,6 +2,7 @@
 
 use pointsman_rules::Kind;
 use pointsman_rules::kind::Subresource;
+use pointsman_rules::review::Review;
 
 /// What a request path names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,12 +36,9 @@ pub enum Route {
     Resource(Target),
     /// POST of an access review or similar virtual resource.
     Review {
-        /// API group.
-        group: String,
-        /// Plural resource.
-        resource: String,
-        /// Namespace, for local reviews.
-        namespace: Option<String>,
+        review: &'static Review,
+        /// Empty for reviews that are not local to one.
+        namespace: String,
     },
 }
 
@@ -90,15 +88,6 @@ pub fn route(path: &str) -> Option<Route> {
     }
 }
 
-/// Review resources: created, answered and never stored.
-pub const REVIEWS: &[(&str, &str)] = &[
-    ("authorization.k8s.io", "selfsubjectaccessreviews"),
-    ("authorization.k8s.io", "selfsubjectrulesreviews"),
-    ("authorization.k8s.io", "subjectaccessreviews"),
-    ("authorization.k8s.io", "localsubjectaccessreviews"),
-    ("authentication.k8s.io", "selfsubjectreviews"),
-];
-
 fn resource(group: &str, version: &str, rest: &[&str]) -> Option<Route> {
     if let ["watch", rest @ ..] = rest {
         return match resource(group, version, rest)? {
@@ -109,12 +98,10 @@ fn resource(group: &str, version: &str, rest: &[&str]) -> Option<Route> {
             _ => None,
         };
     }
-    let review = |resource: &str, namespace: Option<&str>| {
-        let known = version == "v1" && REVIEWS.contains(&(group, resource));
-        known.then(|| Route::Review {
-            group: group.into(),
-            resource: resource.into(),
-            namespace: namespace.map(Into::into),
+    let review = |plural: &str, namespace: &str| {
+        Review::by_resource(group, version, plural).map(|review| Route::Review {
+            review,
+            namespace: namespace.into(),
         })
     };
     let target = |namespace: &str, plural: &str, name: Option<&str>, subresource: Option<&str>| {
@@ -152,11 +139,11 @@ fn resource(group: &str, version: &str, rest: &[&str]) -> Option<Route> {
             target(namespace, "pods", None, Some("binding"))
         }
         ["namespaces", namespace, plural] => {
-            review(plural, Some(namespace)).or_else(|| target(namespace, plural, None, None))
+            review(plural, namespace).or_else(|| target(namespace, plural, None, None))
         }
         ["namespaces", namespace, plural, name] => target(namespace, plural, Some(name), None),
         ["namespaces", namespace, plural, name, sub] => target(namespace, plural, Some(name), Some(sub)),
-        [plural] => review(plural, None).or_else(|| target("", plural, None, None)),
+        [plural] => review(plural, "").or_else(|| target("", plural, None, None)),
         [plural, name] => target("", plural, Some(name), None),
         [plural, name, sub] => target("", plural, Some(name), Some(sub)),
         _ => None,

@@ -12,7 +12,7 @@ use http_body_util::{BodyDataStream, BodyExt, Limited};
 use hyper::body::Incoming;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use pointsman_rules::value::{list_at, str_at};
-use pointsman_rules::{ApiError, Kind};
+use pointsman_rules::{ApiError, kinds};
 use serde_json::Value;
 
 /// Parameters that agents understand.
@@ -40,7 +40,7 @@ pub async fn read(server: &Server, request: &Request, name: &str) -> Result<Repl
         // Nothing was said yet.
         return Ok(Reply::text(200, ""));
     }
-    let nodes = Kind::by_type("v1", "Node").expect("nodes are served");
+    let nodes = &kinds::NODE;
     let node = server.find(nodes, "", node_name)?.value();
     let address = node_client::endpoint(&node).ok_or_else(|| {
         ApiError::Unavailable(format!("node {node_name:?} does not say where its agent is"))

@@ -22,7 +22,7 @@ use pointsman_rules::{ApiError, Kind, scale};
 use pointsman_store::{Range, Revision, StoreError};
 use render::Renderer;
 use select::Selection;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -279,14 +279,4 @@ fn watch_stream(server: &Server, watcher: Watcher, kind: &'static Kind) -> crate
 /// The error for an object that is not there.
 pub fn not_found(kind: &Kind, name: &str) -> ApiError {
     ApiError::NotFound(Subject::new(kind, name))
-}
-
-/// A list document around values that are not stored.
-pub fn value_list(kind: &Kind, items: Vec<Value>, revision: Revision) -> Value {
-    json!({
-        "kind": format!("{}List", kind.kind),
-        "apiVersion": kind.api_version(),
-        "metadata": {"resourceVersion": revision.to_string()},
-        "items": items,
-    })
 }

@@ -9,7 +9,7 @@ use crate::keys;
 use crate::server::Server;
 use bytes::Bytes;
 use pointsman_rules::allocation::{self, Claim, InUse};
-use pointsman_rules::{ApiError, Kind};
+use pointsman_rules::{ApiError, Kind, kinds};
 use pointsman_store::{Expect, Op, Transaction};
 use serde_json::Value;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ fn store_key(claim: &Claim) -> String {
 impl Server {
     /// Fills in the addresses and ports of a Service that is created or changed; other kinds hold none.
     pub fn allocate(&self, kind: &Kind, new: &mut Value, old: Option<&Value>) -> Result<ClaimKeys, ApiError> {
-        if !is_service(kind) {
+        if kind != &kinds::SERVICE {
             return Ok(ClaimKeys::default());
         }
         let mut pick = |below| self.random_below(below);
@@ -71,7 +71,7 @@ impl Server {
 
     /// The claims to release with a Service that is removed.
     pub fn release(&self, kind: &Kind, object: &Value) -> ClaimKeys {
-        if !is_service(kind) {
+        if kind != &kinds::SERVICE {
             return ClaimKeys::default();
         }
         let release = allocation::claims_of(object)
@@ -83,8 +83,4 @@ impl Server {
             release,
         }
     }
-}
-
-fn is_service(kind: &Kind) -> bool {
-    kind.group.is_empty() && kind.kind == "Service"
 }

@@ -3,10 +3,13 @@
 use super::metadata::{deleting, generate_name, place};
 use super::{Committed, Write};
 use crate::http::body::Body;
-use crate::read::renderer;
+use crate::http::query::Freshness;
+use crate::http::route::Target;
+use crate::read::{renderer, wait_until_fresh};
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::server::Server;
+use bytes::Bytes;
 use pointsman_rules::status::Subject;
 use pointsman_rules::value::{at, set, str_at};
 use pointsman_rules::{ApiError, event_views};
@@ -31,19 +34,7 @@ pub async fn create_value(
     mut warnings: Vec<String>,
 ) -> Result<Reply, ApiError> {
     let kind = request.target.kind;
-    if at(&object, &["metadata", "resourceVersion"]).is_some_and(|version| version != "") {
-        let why = "metadata.resourceVersion: must not be set on objects to be created";
-        return Err(ApiError::BadRequest(why.into()));
-    }
-    place(
-        &mut object,
-        kind,
-        &request.target.namespace,
-        request.target.name.as_deref(),
-    )?;
-    if kind.stored_as.is_some() {
-        event_views::to_core(&mut object);
-    }
+    prepare(request, &mut object)?;
     let prefix = str_at(&object, &["metadata", "generateName"]).to_owned();
     let generated = str_at(&object, &["metadata", "name"]).is_empty() && !prefix.is_empty();
     let (mut names_left, mut claims_left) = (NAME_ATTEMPTS, CLAIM_ATTEMPTS);
@@ -56,24 +47,13 @@ pub async fn create_value(
         let admitted = server.admit_create(request, &mut attempt)?;
         let claims = server.allocate(kind, &mut attempt, None)?;
         let name = str_at(&attempt, &["metadata", "name"]).to_owned();
-        let namespace = &request.target.namespace;
         if request.query.dry_run()? {
-            if server
-                .cache
-                .of(kind)
-                .get(&crate::keys::local(namespace, &name))
-                .is_some()
-            {
-                return Err(ApiError::AlreadyExists(Subject::new(kind, name)));
-            }
             warnings.extend(admitted);
-            let shown = renderer(request)?;
-            let body = shown.formed(shown.view(attempt), request.now);
-            return Ok(Reply::new(201, Body::whole(body)).with_warnings(warnings));
+            return dry_run(server, request, &name, attempt, warnings);
         }
         let write = Write {
             kind,
-            namespace,
+            namespace: &request.target.namespace,
             name: &name,
             old: None,
             new: Some(&attempt),
@@ -82,8 +62,7 @@ pub async fn create_value(
         match server.commit(write).await? {
             Committed::Done(made) => {
                 warnings.extend(admitted);
-                let body = renderer(request)?.object(&made);
-                return Ok(Reply::new(201, Body::whole(body)).with_warnings(warnings));
+                return created(renderer(request)?.object(&made), warnings);
             }
             Committed::Moved(_) if generated && names_left > 1 => names_left -= 1,
             Committed::Moved(Some(present)) if deleting(&present.value()) => {
@@ -93,9 +72,42 @@ pub async fn create_value(
             Committed::ClaimTaken if claims_left > 0 => {
                 // Someone else was faster; the next plan sees their claim.
                 claims_left -= 1;
-                crate::read::wait_until_fresh(server, crate::http::query::Freshness::Newest).await?;
+                wait_until_fresh(server, Freshness::Newest).await?;
             }
             Committed::ClaimTaken => return Err(server.busy("addresses or ports are claimed too fast")),
         }
     }
+}
+
+/// Checks what a create may say about its place, and turns a view into what is stored.
+fn prepare(request: &Request, object: &mut Value) -> Result<(), ApiError> {
+    let target = &request.target;
+    if at(object, &["metadata", "resourceVersion"]).is_some_and(|version| version != "") {
+        let why = "metadata.resourceVersion: must not be set on objects to be created";
+        return Err(ApiError::BadRequest(why.into()));
+    }
+    place(object, target.kind, &target.namespace, target.name.as_deref())?;
+    if target.kind.stored_as.is_some() {
+        event_views::to_core(object);
+    }
+    Ok(())
+}
+
+fn dry_run(
+    server: &Server,
+    request: &Request,
+    name: &str,
+    object: Value,
+    warnings: Vec<String>,
+) -> Result<Reply, ApiError> {
+    let Target { kind, namespace, .. } = &request.target;
+    if server.find(kind, namespace, name).is_ok() {
+        return Err(ApiError::AlreadyExists(Subject::new(kind, name)));
+    }
+    let shown = renderer(request)?;
+    created(shown.formed(shown.view(object), request.now), warnings)
+}
+
+fn created(body: Bytes, warnings: Vec<String>) -> Result<Reply, ApiError> {
+    Ok(Reply::new(201, Body::whole(body)).with_warnings(warnings))
 }

@@ -14,9 +14,9 @@ use crate::server::Server;
 use jiff::{SignedDuration, Timestamp};
 use pointsman_rules::decode::{self, BodyFormat};
 use pointsman_rules::status::Subject;
-use pointsman_rules::strategy::{self, Grace};
+use pointsman_rules::strategy::Grace;
 use pointsman_rules::value::{entry, int_at, list_at, set, str_at};
-use pointsman_rules::{ApiError, FieldError, Kind, schema};
+use pointsman_rules::{ApiError, FieldError, Kind, kinds, schema};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -143,7 +143,7 @@ fn step(kind: &Kind, object: &Value, options: &DeleteOptions, now: Timestamp) ->
     let mut new = object.clone();
     let started = deleting(object);
     let mut changed = set_propagation(&mut new, options.propagation);
-    let grace = match strategy::of(kind).grace(object, options.grace_seconds) {
+    let grace = match kind.strategy.grace(object, options.grace_seconds) {
         Grace::Now => 0,
         Grace::Seconds(seconds) => seconds,
     };
@@ -161,7 +161,7 @@ fn step(kind: &Kind, object: &Value, options: &DeleteOptions, now: Timestamp) ->
         if !started && int_at(&new, &["metadata", "generation"]).is_some_and(|generation| generation > 0) {
             metadata::bump_generation(&mut new);
         }
-        if kind.group.is_empty() && kind.kind == "Namespace" {
+        if kind == &kinds::NAMESPACE {
             set(&mut new, &["status", "phase"], "Terminating");
         }
         changed = true;
@@ -263,7 +263,7 @@ pub async fn delete_object(
 }
 
 fn protect(kind: &Kind, name: &str) -> Result<(), ApiError> {
-    if kind.group.is_empty() && kind.kind == "Namespace" && PROTECTED_NAMESPACES.contains(&name) {
+    if kind == &kinds::NAMESPACE && PROTECTED_NAMESPACES.contains(&name) {
         return Err(ApiError::Forbidden {
             subject: Subject::new(kind, name),
             why: "this namespace may not be deleted".into(),

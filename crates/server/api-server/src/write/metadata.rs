@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use pointsman_rules::status::Subject;
 use pointsman_rules::value::{at, int_at, list_at, remove, set, str_at};
-use pointsman_rules::{ApiError, Kind};
+use pointsman_rules::{ApiError, Kind, kinds};
 use serde_json::Value;
 
 /// Fields that only the server may set.
@@ -119,9 +119,8 @@ pub fn deletion_complete(object: &Value, kind: &Kind) -> bool {
 
 /// Whether finalizers hold the object.
 pub fn held(object: &Value, kind: &Kind) -> bool {
-    let namespace = kind.group.is_empty() && kind.kind == "Namespace";
     !list_at(object, &["metadata", "finalizers"]).is_empty()
-        || (namespace && !list_at(object, &["spec", "finalizers"]).is_empty())
+        || (kind == &kinds::NAMESPACE && !list_at(object, &["spec", "finalizers"]).is_empty())
 }
 
 /// A name from a prefix and five random letters that spell no words.
@@ -142,7 +141,7 @@ mod tests {
     use serde_json::json;
 
     fn pods() -> &'static Kind {
-        Kind::by_resource("", "v1", "pods").unwrap()
+        &kinds::POD
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl Server {
         };
         let bytes = match (write.new, write.old) {
             (Some(new), _) => {
-                let bytes = stored::encode(stored_kind(write.kind), new);
+                let bytes = stored::encode(write.kind.stored(), new);
                 transaction.ops.push(Op::Put(key.clone(), bytes.clone()));
                 bytes
             }
@@ -120,7 +120,7 @@ impl Server {
                 "the version just written to {key} is unreadable: {error}"
             ))
         };
-        let kind = stored_kind(write.kind);
+        let kind = write.kind.stored();
         match (write.new, write.old) {
             (Some(_), _) => Object::from_stored(kind, local.into(), bytes, revision, EventType::Modified)
                 .map(Arc::new)
@@ -133,13 +133,5 @@ impl Server {
                     .map_err(damaged)
             }
         }
-    }
-}
-
-/// The kind under which objects of `kind` are stored.
-pub fn stored_kind(kind: &'static Kind) -> &'static Kind {
-    match kind.stored_as {
-        None => kind,
-        Some(group) => Kind::by_resource(group, "v1", kind.plural).expect("views show a served kind"),
     }
 }

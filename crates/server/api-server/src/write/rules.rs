@@ -7,27 +7,20 @@ use crate::request::Request;
 use crate::server::Server;
 use crate::write::metadata;
 use pointsman_rules::status::Subject;
-use pointsman_rules::strategy::{self, Part};
+use pointsman_rules::strategy::Part;
 use pointsman_rules::value::str_at;
-use pointsman_rules::{ApiError, Kind, admission, meta};
+use pointsman_rules::{ApiError, Kind, kinds, meta};
 use serde_json::Value;
 
 impl Server {
     /// Takes a decoded, placed object through the rules for creation.
     pub fn admit_create(&self, request: &Request, object: &mut Value) -> Result<Vec<String>, ApiError> {
         let kind = request.target.kind;
-        let strategy = strategy::of(kind);
+        let strategy = kind.strategy;
         let context = self.context(request.now);
         strategy.default(object, &context);
         self.admit_into_namespace(kind, object)?;
-        match (kind.group, kind.kind) {
-            ("", "Pod") => {
-                let seconds = self.settings.tolerations();
-                admission::tolerations::add_default_tolerations(object, seconds);
-            }
-            ("", "Node") => admission::node_taint::taint_new_node(object),
-            _ => {}
-        }
+        strategy.admit(object, self.settings.tolerations());
         metadata::prepare_create(object, self.new_uid(), strategy.first_generation(), request.now);
         strategy.prepare_create(object, &context);
         let mut errors = meta::validate_meta(object, kind, strategy.name_rule(), "metadata");
@@ -53,7 +46,7 @@ impl Server {
         part: Part,
     ) -> Result<Vec<String>, ApiError> {
         let kind = request.target.kind;
-        let strategy = strategy::of(kind);
+        let strategy = kind.strategy;
         let context = self.context(request.now);
         metadata::prepare_update(new, old, kind, revision)?;
         strategy.default(new, &context);
@@ -81,9 +74,8 @@ impl Server {
             return Ok(());
         }
         let namespace = str_at(object, &["metadata", "namespace"]);
-        let namespaces = Kind::by_resource("", "v1", "namespaces").expect("a served kind");
-        let Some(found) = self.cache.of(namespaces).get(namespace) else {
-            return Err(ApiError::NotFound(Subject::new(namespaces, namespace)));
+        let Some(found) = self.cache.of(&kinds::NAMESPACE).get(namespace) else {
+            return Err(ApiError::NotFound(Subject::new(&kinds::NAMESPACE, namespace)));
         };
         let terminating = found.field("status.phase") == "Terminating" || metadata::deleting(&found.value());
         if !terminating {

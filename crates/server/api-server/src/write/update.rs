@@ -10,7 +10,7 @@ use crate::request::Request;
 use crate::server::Server;
 use pointsman_rules::kind::Subresource;
 use pointsman_rules::patch::{self, PatchType};
-use pointsman_rules::strategy::{self, Part};
+use pointsman_rules::strategy::Part;
 use pointsman_rules::value::str_at;
 use pointsman_rules::{ApiError, event_views, meta, schema};
 use serde_json::Value;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// Replaces the object by the one in the body.
 pub async fn put(server: &Server, request: &Request, name: &str) -> Result<Reply, ApiError> {
     let kind = request.target.kind;
-    let strategy = strategy::of(kind);
+    let strategy = kind.strategy;
     let (mut body, warnings) = server.decode_body(request)?;
     // An empty body must not empty the object.
     if str_at(&body, &["metadata", "name"]).is_empty() {

@@ -7,7 +7,7 @@ fn rendered(errors: FieldErrors) -> Vec<String> {
 
 /// Validates the metadata of a ConfigMap named `a` in `default`, with `extra` merged in.
 fn check(extra: Value, expected: &[&str]) {
-    let kind = Kind::by_type("v1", "ConfigMap").unwrap();
+    let kind = &crate::kinds::CONFIG_MAP;
     let mut object = json!({"metadata": {"name": "a", "namespace": "default"}});
     for (field, value) in extra.as_object().unwrap() {
         object["metadata"][field] = value.clone();
@@ -82,7 +82,7 @@ fn metadata_of_new_objects_is_checked_field_by_field() {
 
 #[test]
 fn a_cluster_scoped_object_has_no_namespace() {
-    let kind = Kind::by_type("v1", "Node").unwrap();
+    let kind = &crate::kinds::NODE;
     let object = json!({"metadata": {"name": "n", "namespace": "x"}});
     assert_eq!(
         rendered(validate_meta(&object, kind, NameRule::DnsSubdomain, "metadata")),

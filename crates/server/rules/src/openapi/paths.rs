@@ -2,9 +2,10 @@
 
 use super::place;
 use super::schemas::{list_id, reference};
-use crate::discovery::{Review, kinds_of, reviews_of, subresource_kind, subresource_verbs, verbs};
+use crate::discovery::{kinds_of, reviews_of, subresource_kind, subresource_verbs};
 use crate::kind::{Kind, Scope};
 use crate::patch::PatchType;
+use crate::review::Review;
 use crate::schema;
 use serde_json::{Map, Value, json};
 
@@ -49,7 +50,7 @@ fn add_kind(paths: &mut Map<String, Value>, kind: &'static Kind) {
     let mut item = common(kind.namespaced(), false);
     item.insert("get".into(), target.list_operation(&target.noun));
     item.insert("post".into(), target.create());
-    if verbs(kind).contains(&"deletecollection") {
+    if kind.verbs.contains(&"deletecollection") {
         item.insert("delete".into(), target.delete_collection());
     }
     paths.insert(collection.clone(), Value::Object(item));
@@ -104,15 +105,15 @@ fn add_subresources(paths: &mut Map<String, Value>, kind: &'static Kind, of_obje
 }
 
 fn add_review(paths: &mut Map<String, Value>, review: &'static Review) {
-    let shape = schema::named(review.group, review.version, review.kind).expect("every review has a schema");
+    let shape = schema::named(review.group, Review::VERSION, review.kind).expect("every review has a schema");
     let target = Target {
-        noun: noun(review.group, review.version, review.scope, review.kind, ""),
-        group_version_kind: (review.group, review.version, review.kind),
+        noun: noun(review.group, Review::VERSION, review.scope, review.kind, ""),
+        group_version_kind: (review.group, Review::VERSION, review.kind),
         body: shape.id.clone(),
         list: String::new(),
         patches: &[],
     };
-    let root = place(review.group, review.version);
+    let root = place(review.group, Review::VERSION);
     let namespaced = review.scope == Scope::Namespaced;
     let path = if namespaced {
         format!("/{root}/namespaces/{{namespace}}/{}", review.plural)

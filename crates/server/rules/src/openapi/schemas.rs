@@ -1,6 +1,7 @@
 //! The `components.schemas` of one document: every type that its kinds reach.
 
 use crate::discovery::{kinds_of, reviews_of, subresource_kind};
+use crate::review::Review;
 use crate::schema::{self, Field, MergeType, ObjectType, PatchStrategy, Scalar, Shape, TypeIndex};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -34,7 +35,7 @@ pub(super) fn of(group: &str, version: &str) -> Map<String, Value> {
         }
     }
     for review in reviews_of(group, version) {
-        reached.extend(schema::named(review.group, review.version, review.kind));
+        reached.extend(schema::named(review.group, Review::VERSION, review.kind));
     }
     reached
         .0

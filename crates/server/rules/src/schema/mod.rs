@@ -264,7 +264,7 @@ const SOURCES: &[&str] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kind::KINDS;
+    use crate::kinds;
 
     fn field(id: &str, name: &str) -> &'static Field {
         schema().by_id(id).unwrap().field(name).unwrap()
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn every_served_kind_has_a_type_with_metadata() {
-        for kind in KINDS {
+        for kind in kinds::ALL {
             assert!(of(kind).field("metadata").is_some(), "{}", kind.kind);
             assert!(of(kind).field("apiVersion").is_some(), "{}", kind.kind);
         }
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn every_kind_and_all_its_own_fields_are_described() {
-        for kind in KINDS {
+        for kind in kinds::ALL {
             let shape = of(kind);
             assert!(!shape.description.is_empty(), "{}", shape.id);
             for field in shape.fields() {

@@ -10,9 +10,9 @@ use serde_json::Value;
 const MAX_BYTES: usize = 1024 * 1024;
 
 /// Rules for core ConfigMaps.
-pub struct ConfigMap;
+pub struct ConfigMapStrategy;
 
-impl Strategy for ConfigMap {
+impl Strategy for ConfigMapStrategy {
     fn validate_create(&self, object: &Value, _context: &Context<'_>) -> FieldErrors {
         validate(object)
     }
@@ -92,7 +92,7 @@ mod tests {
     use serde_json::json;
 
     fn check(object: Value, expected: &[&str]) {
-        let errors = created(&ConfigMap, object).1;
+        let errors = created(&ConfigMapStrategy, object).1;
         assert_eq!(errors.len(), expected.len(), "{errors:?}");
         for (error, expected) in errors.iter().zip(expected) {
             assert!(error.starts_with(expected), "{error}");
@@ -121,12 +121,16 @@ mod tests {
     fn immutable_means_immutable() {
         let old = json!({"immutable": true, "data": {"a": "1"}});
         assert_eq!(
-            updated(&ConfigMap, json!({"data": {"a": "2"}}), &old, Part::Main).1,
+            updated(&ConfigMapStrategy, json!({"data": {"a": "2"}}), &old, Part::Main).1,
             [
                 "immutable: Forbidden: field is immutable when `immutable` is set",
                 "data: Forbidden: field is immutable when `immutable` is set",
             ]
         );
-        assert!(updated(&ConfigMap, old.clone(), &old, Part::Main).1.is_empty());
+        assert!(
+            updated(&ConfigMapStrategy, old.clone(), &old, Part::Main)
+                .1
+                .is_empty()
+        );
     }
 }

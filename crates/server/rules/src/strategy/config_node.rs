@@ -22,9 +22,9 @@ const PROFILES: [&str; 4] = [
 const CGROUP_MODES: [&str; 3] = ["v1", "v2", ""];
 
 /// Rules for `config.openshift.io` Nodes.
-pub struct ConfigNode;
+pub struct ConfigNodeStrategy;
 
-impl Strategy for ConfigNode {
+impl Strategy for ConfigNodeStrategy {
     fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
         prune(object);
         remove(object, &["status"]);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     fn check(spec: Value, expected: &[&str]) {
-        assert_eq!(created(&ConfigNode, node(spec)).1, expected);
+        assert_eq!(created(&ConfigNodeStrategy, node(spec)).1, expected);
     }
 
     #[test]
@@ -217,7 +217,7 @@ mod tests {
             ],
         );
         assert_eq!(
-            created(&ConfigNode, json!({"metadata": {"name": "other"}})).1,
+            created(&ConfigNodeStrategy, json!({"metadata": {"name": "other"}})).1,
             [
                 r#"metadata.name: Unsupported value: "other": supported values: "cluster""#,
                 "spec: Required value",
@@ -230,7 +230,7 @@ mod tests {
         let mut sent = node(json!({"workerLatencyProfile": "Default", "unknown": 1}));
         sent["status"] = json!({"conditions": []});
         sent["other"] = json!(1);
-        let (stored, errors) = created(&ConfigNode, sent);
+        let (stored, errors) = created(&ConfigNodeStrategy, sent);
         assert!(errors.is_empty());
         assert_eq!(stored, node(json!({"workerLatencyProfile": "Default"})));
 
@@ -239,16 +239,16 @@ mod tests {
         let mut new = node(json!({"workerLatencyProfile": "LowUpdateSlowReaction"}));
         new["status"] = status.clone();
         new["status"]["workerLatencyProfileStatus"]["conditions"][0]["unknown"] = json!(1);
-        let (reported, errors) = updated(&ConfigNode, new.clone(), &stored, Part::Status);
+        let (reported, errors) = updated(&ConfigNodeStrategy, new.clone(), &stored, Part::Status);
         assert!(errors.is_empty());
         assert_eq!(
             (&reported["spec"], &reported["status"]),
             (&stored["spec"], &status)
         );
-        assert!(!ConfigNode.bumps_generation(&reported, &stored));
+        assert!(!ConfigNodeStrategy.bumps_generation(&reported, &stored));
         new.as_object_mut().unwrap().remove("status");
-        let (changed, _) = updated(&ConfigNode, new, &reported, Part::Main);
+        let (changed, _) = updated(&ConfigNodeStrategy, new, &reported, Part::Main);
         assert_eq!(changed["status"], status);
-        assert!(ConfigNode.bumps_generation(&changed, &reported));
+        assert!(ConfigNodeStrategy.bumps_generation(&changed, &reported));
     }
 }

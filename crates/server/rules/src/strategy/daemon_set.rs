@@ -8,7 +8,7 @@ use crate::value::{at, at_mut, int_at, set, set_default, str_at};
 use serde_json::{Value, json};
 
 /// The strategy of `apps/v1` DaemonSet.
-pub struct DaemonSet;
+pub struct DaemonSetStrategy;
 
 /// Counters of the status.
 const COUNTERS: [&str; 8] = [
@@ -22,7 +22,7 @@ const COUNTERS: [&str; 8] = [
     "numberUnavailable",
 ];
 
-impl Strategy for DaemonSet {
+impl Strategy for DaemonSetStrategy {
     fn default(&self, object: &mut Value, _context: &Context<'_>) {
         if !object.is_object() {
             return;

@@ -8,9 +8,9 @@ use crate::value::{at, at_mut, int_at, remove, set, set_default, str_at};
 use serde_json::{Value, json};
 
 /// The strategy of `apps/v1` Deployment.
-pub struct Deployment;
+pub struct DeploymentStrategy;
 
-impl Strategy for Deployment {
+impl Strategy for DeploymentStrategy {
     fn default(&self, object: &mut Value, _context: &Context<'_>) {
         if !object.is_object() {
             return;

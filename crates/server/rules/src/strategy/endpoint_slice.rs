@@ -22,9 +22,9 @@ const MAX_HINTS: usize = 8;
 const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
 
 /// Rules for `discovery.k8s.io` EndpointSlices.
-pub struct EndpointSlice;
+pub struct EndpointSliceStrategy;
 
-impl Strategy for EndpointSlice {
+impl Strategy for EndpointSliceStrategy {
     fn default(&self, object: &mut Value, _context: &Context<'_>) {
         for port in items_mut(object, "ports") {
             set_default(port, &["name"], "");

@@ -10,9 +10,9 @@ use serde_json::Value;
 const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
 
 /// Rules for core Endpoints.
-pub struct Endpoints;
+pub struct EndpointsStrategy;
 
-impl Strategy for Endpoints {
+impl Strategy for EndpointsStrategy {
     fn default(&self, object: &mut Value, _context: &Context<'_>) {
         let subsets = at_mut(object, &["subsets"]).and_then(Value::as_array_mut);
         for subset in subsets.into_iter().flatten() {
@@ -131,7 +131,10 @@ mod tests {
     use serde_json::json;
 
     fn check(subset: Value, expected: &[&str]) {
-        assert_eq!(created(&Endpoints, json!({"subsets": [subset]})).1, expected);
+        assert_eq!(
+            created(&EndpointsStrategy, json!({"subsets": [subset]})).1,
+            expected
+        );
     }
 
     #[test]
@@ -163,6 +166,10 @@ mod tests {
     #[test]
     fn unchanged_subsets_are_not_judged_again() {
         let old = json!({"subsets": [{"addresses": [{"ip": "127.0.0.1"}]}]});
-        assert!(updated(&Endpoints, old.clone(), &old, Part::Main).1.is_empty());
+        assert!(
+            updated(&EndpointsStrategy, old.clone(), &old, Part::Main)
+                .1
+                .is_empty()
+        );
     }
 }

@@ -11,17 +11,17 @@ use serde_json::Value;
 use std::borrow::Cow;
 
 /// Rules for events, in the core form.
-pub enum Event {
+pub enum EventStrategy {
     /// Written through the core group, where old recorders are tolerated.
     Core,
     /// Written through `events.k8s.io`.
     Events,
 }
 
-impl Strategy for Event {
+impl Strategy for EventStrategy {
     fn validate_create(&self, object: &Value, _context: &Context<'_>) -> FieldErrors {
         let mut errors = self.validate(object);
-        if matches!(self, Event::Events) {
+        if matches!(self, EventStrategy::Events) {
             errors.extend(validate_new_style(object));
         }
         errors
@@ -29,7 +29,7 @@ impl Strategy for Event {
 
     fn validate_update(&self, new: &Value, old: &Value, _part: Part, _context: &Context<'_>) -> FieldErrors {
         let mut errors = self.validate(new);
-        if matches!(self, Event::Events) {
+        if matches!(self, EventStrategy::Events) {
             if at(new, &["series"]) != at(old, &["series"]) {
                 validate_series(new, &mut errors);
             }
@@ -56,8 +56,8 @@ impl Strategy for Event {
 
     fn name_rule(&self) -> NameRule {
         match self {
-            Event::Core => NameRule::PathSegment,
-            Event::Events => NameRule::DnsSubdomain,
+            EventStrategy::Core => NameRule::PathSegment,
+            EventStrategy::Events => NameRule::DnsSubdomain,
         }
     }
 
@@ -67,8 +67,8 @@ impl Strategy for Event {
 
     fn selectable<'a>(&self, object: &'a Value, field: &str) -> Option<Cow<'a, str>> {
         let field = match self {
-            Event::Core => Cow::Borrowed(field),
-            Event::Events => Cow::Owned(crate::event_views::core_field(field)?),
+            EventStrategy::Core => Cow::Borrowed(field),
+            EventStrategy::Events => Cow::Owned(crate::event_views::core_field(field)?),
         };
         if let Some(name) = field.strip_prefix("involvedObject.") {
             let known = [
@@ -95,7 +95,7 @@ impl Strategy for Event {
     }
 }
 
-impl Event {
+impl EventStrategy {
     fn validate(&self, event: &Value) -> FieldErrors {
         let mut errors = Vec::new();
         let about = str_at(event, &["involvedObject", "namespace"]);
@@ -123,8 +123,8 @@ impl Event {
     fn validate_reporter(&self, event: &Value, errors: &mut FieldErrors) {
         let controller = str_at(event, &["reportingComponent"]);
         let path = match self {
-            Event::Core => "reportingComponent",
-            Event::Events => "reportingController",
+            EventStrategy::Core => "reportingComponent",
+            EventStrategy::Events => "reportingController",
         };
         if controller.is_empty() {
             errors.push(FieldError::required(path, ""));
@@ -210,23 +210,23 @@ mod tests {
 
     #[test]
     fn events_belong_to_the_namespace_of_their_subject() {
-        assert!(created(&Event::Core, old_style()).1.is_empty());
+        assert!(created(&EventStrategy::Core, old_style()).1.is_empty());
         let mut other = old_style();
         other["metadata"]["namespace"] = json!("m");
         assert_eq!(
-            created(&Event::Core, other).1,
+            created(&EventStrategy::Core, other).1,
             [r#"involvedObject.namespace: Invalid value: "n": does not match event.namespace"#]
         );
         let node =
             json!({"metadata": {"namespace": "default"}, "involvedObject": {"kind": "Node", "name": "n1"}});
-        assert!(created(&Event::Core, node).1.is_empty());
+        assert!(created(&EventStrategy::Core, node).1.is_empty());
     }
 
     #[test]
     fn the_events_group_is_strict() {
-        assert!(created(&Event::Events, new_style()).1.is_empty());
+        assert!(created(&EventStrategy::Events, new_style()).1.is_empty());
         assert_eq!(
-            created(&Event::Events, old_style()).1,
+            created(&EventStrategy::Events, old_style()).1,
             [
                 "eventTime: Required value",
                 r#"count: Invalid value: "": needs to be unset"#,
@@ -237,7 +237,7 @@ mod tests {
         series["series"] = json!({"count": 1});
         series["reason"] = json!("Other");
         assert_eq!(
-            updated(&Event::Events, series, &new_style(), Part::Main).1,
+            updated(&EventStrategy::Events, series, &new_style(), Part::Main).1,
             [
                 r#"series.count: Invalid value: "": should be at least 2"#,
                 "series.lastObservedTime: Required value",
@@ -249,13 +249,13 @@ mod tests {
     #[test]
     fn kubectl_describe_finds_events_by_their_subject() {
         let event = old_style();
-        let core = |field| Event::Core.selectable(&event, field).map(Cow::into_owned);
+        let core = |field| EventStrategy::Core.selectable(&event, field).map(Cow::into_owned);
         assert_eq!(core("involvedObject.name").as_deref(), Some("p"));
         assert_eq!(core("involvedObject.uid").as_deref(), Some(""));
         assert_eq!(core("source").as_deref(), Some("kubelet"));
         assert_eq!(core("regarding.name"), None);
         assert_eq!(core("involvedObject.other"), None);
-        let view = Event::Events.selectable(&event, "regarding.name");
+        let view = EventStrategy::Events.selectable(&event, "regarding.name");
         assert_eq!(view.as_deref(), Some("p"));
     }
 }

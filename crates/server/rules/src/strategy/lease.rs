@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 /// Rules for `coordination.k8s.io` Leases.
-pub struct Lease;
+pub struct LeaseStrategy;
 
-impl Strategy for Lease {
+impl Strategy for LeaseStrategy {
     fn validate_create(&self, object: &Value, _context: &Context<'_>) -> FieldErrors {
         validate(object)
     }
@@ -78,7 +78,7 @@ mod tests {
     use serde_json::json;
 
     fn check(spec: Value, expected: &[&str]) {
-        assert_eq!(created(&Lease, json!({"spec": spec})).1, expected);
+        assert_eq!(created(&LeaseStrategy, json!({"spec": spec})).1, expected);
     }
 
     #[test]

@@ -1,27 +1,26 @@
 //! What does each kind do to an object on its way in?
 //!
-//! The server runs, for every write: decode and schema check, [`Strategy::default`], admission,
+//! The server runs, for every write: decode and schema check, [`Strategy::default`], [`Strategy::admit`],
 //! [`Strategy::prepare_create`] or [`Strategy::prepare_update`], then validation. All of it is pure.
 
-mod config_map;
-mod config_node;
-mod daemon_set;
-mod deployment;
-mod endpoint_slice;
-mod endpoints;
+pub(crate) mod config_map;
+pub(crate) mod config_node;
+pub(crate) mod daemon_set;
+pub(crate) mod deployment;
+pub(crate) mod endpoint_slice;
+pub(crate) mod endpoints;
 pub mod equality;
-mod event;
-mod lease;
+pub(crate) mod event;
+pub(crate) mod lease;
 #[cfg(test)]
 pub(crate) mod mangled;
 pub mod namespace;
-mod node;
+pub(crate) mod node;
 pub mod pod;
 mod pod_template;
-mod rbac;
-mod replica_set;
-mod service;
-mod service_account;
+pub(crate) mod rbac;
+pub(crate) mod replica_set;
+pub(crate) mod service;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
@@ -29,8 +28,8 @@ mod tests;
 #[cfg(test)]
 mod workload_tests;
 
+use crate::admission::tolerations::TolerationSeconds;
 use crate::field_error::FieldErrors;
-use crate::kind::Kind;
 use jiff::Timestamp;
 use pointsman_model::FeatureGates;
 use serde_json::Value;
@@ -87,6 +86,9 @@ pub enum Grace {
 pub trait Strategy: Sync {
     /// Fills in what the client left out. Runs on every decoded object, before admission.
     fn default(&self, _object: &mut Value, _context: &Context<'_>) {}
+
+    /// Adds what the cluster decides about a new object that its author left open.
+    fn admit(&self, _object: &mut Value, _tolerations: TolerationSeconds) {}
 
     /// Clears what clients may not set on create (status, mostly) and drops gated fields.
     fn prepare_create(&self, _object: &mut Value, _context: &Context<'_>) {}
@@ -161,31 +163,7 @@ pub(crate) fn keep(new: &mut Value, old: &Value, field: &str) {
     }
 }
 
-struct Plain;
-impl Strategy for Plain {}
+/// The rules of a kind that has none of its own.
+pub(crate) struct Plain;
 
-/// The strategy of `kind`.
-pub fn of(kind: &Kind) -> &'static dyn Strategy {
-    match (kind.group, kind.kind) {
-        ("", "ConfigMap") => &config_map::ConfigMap,
-        ("", "Endpoints") => &endpoints::Endpoints,
-        ("", "Event") => &event::Event::Core,
-        ("", "Namespace") => &namespace::Namespace,
-        ("", "Node") => &node::Node,
-        ("", "Pod") => &pod::Pod,
-        ("", "Service") => &service::Service,
-        ("", "ServiceAccount") => &service_account::ServiceAccount,
-        ("apps", "Deployment") => &deployment::Deployment,
-        ("apps", "ReplicaSet") => &replica_set::ReplicaSet,
-        ("apps", "DaemonSet") => &daemon_set::DaemonSet,
-        ("config.openshift.io", "Node") => &config_node::ConfigNode,
-        ("coordination.k8s.io", "Lease") => &lease::Lease,
-        ("discovery.k8s.io", "EndpointSlice") => &endpoint_slice::EndpointSlice,
-        ("events.k8s.io", "Event") => &event::Event::Events,
-        ("rbac.authorization.k8s.io", "ClusterRole") => &rbac::Role::Cluster,
-        ("rbac.authorization.k8s.io", "ClusterRoleBinding") => &rbac::Binding::Cluster,
-        ("rbac.authorization.k8s.io", "Role") => &rbac::Role::Namespaced,
-        ("rbac.authorization.k8s.io", "RoleBinding") => &rbac::Binding::Namespaced,
-        _ => &Plain,
-    }
-}
+impl Strategy for Plain {}

@@ -19,9 +19,9 @@ const FINALIZERS: [&str; 2] = ["spec", "finalizers"];
 const STANDARD_FINALIZERS: [&str; 3] = [FINALIZER, "orphan", "foregroundDeletion"];
 
 /// Rules for core Namespaces.
-pub struct Namespace;
+pub struct NamespaceStrategy;
 
-impl Strategy for Namespace {
+impl Strategy for NamespaceStrategy {
     fn default(&self, object: &mut Value, _context: &Context<'_>) {
         label(object);
     }
@@ -112,14 +112,14 @@ mod tests {
     fn a_namespace_begins_active_labelled_and_guarded() {
         let sent =
             json!({"metadata": {"name": "a"}, "spec": {"finalizers": ["x.io/y"]}, "status": {"phase": "X"}});
-        let (namespace, errors) = created(&Namespace, sent);
+        let (namespace, errors) = created(&NamespaceStrategy, sent);
         assert!(errors.is_empty());
         assert_eq!(
             namespace,
             json!({"metadata": {"name": "a", "labels": {NAME_LABEL: "a"}},
                 "spec": {"finalizers": ["x.io/y", "kubernetes"]}, "status": {"phase": "Active"}})
         );
-        let (_, errors) = created(&Namespace, json!({"spec": {"finalizers": ["mine"]}}));
+        let (_, errors) = created(&NamespaceStrategy, json!({"spec": {"finalizers": ["mine"]}}));
         assert_eq!(
             errors,
             [
@@ -135,9 +135,9 @@ mod tests {
         let mut new = old.clone();
         new["spec"]["finalizers"] = json!([]);
         new["status"]["phase"] = json!("Active");
-        let main = updated(&Namespace, new.clone(), &old, Part::Main).0;
+        let main = updated(&NamespaceStrategy, new.clone(), &old, Part::Main).0;
         assert_eq!((&main["spec"], &main["status"]), (&old["spec"], &old["status"]));
-        let (status, errors) = updated(&Namespace, new.clone(), &old, Part::Status);
+        let (status, errors) = updated(&NamespaceStrategy, new.clone(), &old, Part::Status);
         assert_eq!(status["spec"], old["spec"]);
         assert_eq!(
             errors,

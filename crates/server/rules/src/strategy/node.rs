@@ -1,6 +1,7 @@
 //! What may a Node say, and what can nobody change once it is set?
 
 use super::{Context, Part, Strategy, keep};
+use crate::admission::{node_taint::taint_new_node, tolerations::TolerationSeconds};
 use crate::field_error::{FieldError, FieldErrors};
 use crate::meta::{invalid_each, names, strings};
 use crate::net;
@@ -15,9 +16,9 @@ const POD_CIDRS: [&str; 2] = ["spec", "podCIDRs"];
 
 /// Rules for core Nodes. The status that a new Node is sent with is kept, because node agents
 /// register with it.
-pub struct Node;
+pub struct NodeStrategy;
 
-impl Strategy for Node {
+impl Strategy for NodeStrategy {
     fn default(&self, object: &mut Value, _context: &Context<'_>) {
         if let Some(capacity) = at(object, &["status", "capacity"]).cloned()
             && at(object, &["status", "allocatable"]).is_none()
@@ -25,6 +26,10 @@ impl Strategy for Node {
             set(object, &["status", "allocatable"], capacity);
         }
         follow_pod_cidr(object);
+    }
+
+    fn admit(&self, node: &mut Value, _tolerations: TolerationSeconds) {
+        taint_new_node(node);
     }
 
     fn prepare_update(&self, new: &mut Value, old: &Value, part: Part, _context: &Context<'_>) {
@@ -173,12 +178,12 @@ mod tests {
     use serde_json::json;
 
     fn check(object: Value, expected: &[&str]) {
-        assert_eq!(created(&Node, object).1, expected);
+        assert_eq!(created(&NodeStrategy, object).1, expected);
     }
 
     #[test]
     fn a_new_node_keeps_its_status_and_gets_allocatable() {
-        let (node, errors) = created(&Node, json!({"status": {"capacity": {"cpu": "2"}}}));
+        let (node, errors) = created(&NodeStrategy, json!({"status": {"capacity": {"cpu": "2"}}}));
         assert!(errors.is_empty());
         assert_eq!(
             node["status"],
@@ -225,14 +230,18 @@ mod tests {
         );
         let none = json!({"spec": {}});
         let one = created(
-            &Node,
+            &NodeStrategy,
             json!({"spec": {"podCIDR": "10.0.0.0/24", "providerID": "p"}}),
         )
         .0;
         assert_eq!(one["spec"]["podCIDRs"], json!(["10.0.0.0/24"]));
-        assert!(updated(&Node, one.clone(), &none, Part::Main).1.is_empty());
+        assert!(
+            updated(&NodeStrategy, one.clone(), &none, Part::Main)
+                .1
+                .is_empty()
+        );
         assert_eq!(
-            updated(&Node, none, &one, Part::Main).1,
+            updated(&NodeStrategy, none, &one, Part::Main).1,
             [
                 "spec.podCIDRs: Forbidden: node updates may not change podCIDR except from \"\" to valid",
                 "spec.providerID: Invalid value: null: field cannot be cleared once set",
@@ -245,22 +254,24 @@ mod tests {
         let old = json!({"spec": {"unschedulable": true}, "status": {"a": 1}});
         let new = json!({"spec": {}, "status": {"a": 2}});
         assert_eq!(
-            updated(&Node, new.clone(), &old, Part::Main).0,
+            updated(&NodeStrategy, new.clone(), &old, Part::Main).0,
             json!({"spec": {}, "status": {"a": 1}})
         );
-        let status = updated(&Node, new, &old, Part::Status).0;
+        let status = updated(&NodeStrategy, new, &old, Part::Status).0;
         assert_eq!(
             status,
             json!({"spec": {"unschedulable": true}, "status": {"a": 2}})
         );
         assert_eq!(
-            Node.selectable(&status, "spec.unschedulable").as_deref(),
+            NodeStrategy.selectable(&status, "spec.unschedulable").as_deref(),
             Some("true")
         );
         assert_eq!(
-            Node.selectable(&json!({}), "spec.unschedulable").as_deref(),
+            NodeStrategy
+                .selectable(&json!({}), "spec.unschedulable")
+                .as_deref(),
             Some("false")
         );
-        assert_eq!(Node.selectable(&status, "spec.other"), None);
+        assert_eq!(NodeStrategy.selectable(&status, "spec.other"), None);
     }
 }

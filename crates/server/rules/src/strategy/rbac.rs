@@ -10,7 +10,7 @@ use serde_json::Value;
 const GROUP: &str = "rbac.authorization.k8s.io";
 
 /// Rules for Roles and ClusterRoles.
-pub enum Role {
+pub enum RoleStrategy {
     /// Roles.
     Namespaced,
     /// ClusterRoles.
@@ -18,14 +18,14 @@ pub enum Role {
 }
 
 /// Rules for RoleBindings and ClusterRoleBindings.
-pub enum Binding {
+pub enum BindingStrategy {
     /// RoleBindings.
     Namespaced,
     /// ClusterRoleBindings.
     Cluster,
 }
 
-impl Strategy for Role {
+impl Strategy for RoleStrategy {
     fn validate_create(&self, object: &Value, _context: &Context<'_>) -> FieldErrors {
         self.validate(object)
     }
@@ -44,13 +44,13 @@ impl Strategy for Role {
     }
 }
 
-impl Role {
+impl RoleStrategy {
     fn validate(&self, role: &Value) -> FieldErrors {
         let mut errors = Vec::new();
         for (index, rule) in list_at(role, &["rules"]).iter().enumerate() {
             self.validate_rule(rule, &format!("rules[{index}]"), &mut errors);
         }
-        if matches!(self, Role::Cluster) && at(role, &["aggregationRule"]).is_some() {
+        if matches!(self, RoleStrategy::Cluster) && at(role, &["aggregationRule"]).is_some() {
             let path = "aggregationRule.clusterRoleSelectors";
             let selectors = list_at(role, &["aggregationRule", "clusterRoleSelectors"]);
             if selectors.is_empty() {
@@ -85,7 +85,7 @@ impl Role {
                 let urls = at(rule, &["nonResourceURLs"]).cloned().unwrap_or_default();
                 errors.push(FieldError::invalid(format!("{path}.nonResourceURLs"), urls, why));
             };
-            if matches!(self, Role::Namespaced) {
+            if matches!(self, RoleStrategy::Namespaced) {
                 refuse("namespaced rules cannot apply to non-resource URLs");
             }
             if has("apiGroups") || has("resources") || has("resourceNames") {
@@ -105,7 +105,7 @@ impl Role {
     }
 }
 
-impl Strategy for Binding {
+impl Strategy for BindingStrategy {
     fn default(&self, object: &mut Value, _context: &Context<'_>) {
         if at(object, &["roleRef"]).is_some() && str_at(object, &["roleRef", "apiGroup"]).is_empty() {
             set(object, &["roleRef", "apiGroup"], GROUP);
@@ -138,7 +138,7 @@ impl Strategy for Binding {
     }
 }
 
-impl Binding {
+impl BindingStrategy {
     fn validate(&self, binding: &Value) -> FieldErrors {
         let mut errors = Vec::new();
         let group = str_at(binding, &["roleRef", "apiGroup"]);
@@ -146,8 +146,8 @@ impl Binding {
             errors.push(FieldError::not_supported("roleRef.apiGroup", group, &[GROUP]));
         }
         let kinds: &[&str] = match self {
-            Binding::Namespaced => &["Role", "ClusterRole"],
-            Binding::Cluster => &["ClusterRole"],
+            BindingStrategy::Namespaced => &["Role", "ClusterRole"],
+            BindingStrategy::Cluster => &["ClusterRole"],
         };
         let kind = str_at(binding, &["roleRef", "kind"]);
         if !kinds.contains(&kind) {
@@ -181,7 +181,7 @@ impl Binding {
                         &[""],
                     ));
                 }
-                let clusterwide = matches!(self, Binding::Cluster);
+                let clusterwide = matches!(self, BindingStrategy::Cluster);
                 if clusterwide && str_at(subject, &["namespace"]).is_empty() {
                     errors.push(FieldError::required(format!("{path}.namespace"), ""));
                 }
@@ -212,13 +212,13 @@ mod tests {
 
     #[test]
     fn rules_say_who_may_do_what_to_what() {
-        let check = |strategy: Role, rule: Value, expected: &[&str]| {
+        let check = |strategy: RoleStrategy, rule: Value, expected: &[&str]| {
             assert_eq!(created(&strategy, json!({"rules": [rule]})).1, expected);
         };
         let pods = json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]});
-        check(Role::Namespaced, pods, &[]);
+        check(RoleStrategy::Namespaced, pods, &[]);
         check(
-            Role::Cluster,
+            RoleStrategy::Cluster,
             json!({}),
             &[
                 "rules[0].verbs: Required value: verbs must contain at least one value",
@@ -227,12 +227,12 @@ mod tests {
             ],
         );
         check(
-            Role::Cluster,
+            RoleStrategy::Cluster,
             json!({"verbs": ["get"], "nonResourceURLs": ["/metrics"]}),
             &[],
         );
         check(
-            Role::Namespaced,
+            RoleStrategy::Namespaced,
             json!({"verbs": ["get"], "nonResourceURLs": ["/metrics"]}),
             &[
                 r#"rules[0].nonResourceURLs: Invalid value: ["/metrics"]: namespaced rules cannot apply to non-resource URLs"#,
@@ -244,13 +244,13 @@ mod tests {
     fn bindings_name_a_role_and_subjects() {
         let binding = |kind: &str, subject: Value| json!({"roleRef": {"kind": kind, "name": "system:node"}, "subjects": [subject]});
         let user = json!({"kind": "User", "name": "jane"});
-        let (stored, errors) = created(&Binding::Namespaced, binding("Role", user.clone()));
+        let (stored, errors) = created(&BindingStrategy::Namespaced, binding("Role", user.clone()));
         assert!(errors.is_empty());
         assert_eq!(stored["roleRef"]["apiGroup"], GROUP);
         assert_eq!(stored["subjects"][0]["apiGroup"], GROUP);
         assert_eq!(
             created(
-                &Binding::Cluster,
+                &BindingStrategy::Cluster,
                 binding("Role", json!({"kind": "ServiceAccount", "name": "a"}))
             )
             .1,
@@ -261,7 +261,7 @@ mod tests {
         );
         assert_eq!(
             created(
-                &Binding::Cluster,
+                &BindingStrategy::Cluster,
                 binding("ClusterRole", json!({"kind": "Robot", "name": "a"}))
             )
             .1,
@@ -270,7 +270,7 @@ mod tests {
             ]
         );
         let new = binding("ClusterRole", user);
-        let errors = updated(&Binding::Namespaced, new, &stored, Part::Main).1;
+        let errors = updated(&BindingStrategy::Namespaced, new, &stored, Part::Main).1;
         assert_eq!(errors.len(), 1);
         assert!(
             errors[0].starts_with("roleRef: Invalid value: {") && errors[0].ends_with(": field is immutable")

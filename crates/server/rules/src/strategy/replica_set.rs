@@ -8,9 +8,9 @@ use crate::value::{at, set};
 use serde_json::{Value, json};
 
 /// The strategy of `apps/v1` ReplicaSet.
-pub struct ReplicaSet;
+pub struct ReplicaSetStrategy;
 
-impl Strategy for ReplicaSet {
+impl Strategy for ReplicaSetStrategy {
     fn default(&self, object: &mut Value, _context: &Context<'_>) {
         if object.is_object() {
             pod_template::default_workload(object);

@@ -21,9 +21,9 @@ mod validate;
 const AFFINITY_SECONDS: i64 = 10800;
 
 /// Rules for core Services.
-pub struct Service;
+pub struct ServiceStrategy;
 
-impl Strategy for Service {
+impl Strategy for ServiceStrategy {
     fn default(&self, object: &mut Value, _context: &Context<'_>) {
         default_affinity(object);
         if str_at(object, &["spec", "type"]).is_empty() {

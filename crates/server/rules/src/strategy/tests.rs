@@ -1,8 +1,8 @@
 //! Laws that hold for every kind.
 
+use super::Part;
 use super::testing::World;
-use super::{Part, of};
-use crate::kind::{KINDS, Kind};
+use crate::{Kind, kinds};
 use pointsman_model::Feature;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -123,8 +123,8 @@ proptest! {
             World::with_gate(Feature::EndpointSliceTerminatingCondition, false),
         ];
         for world in &worlds {
-            for kind in KINDS {
-                let strategy = of(kind);
+            for kind in kinds::ALL {
+                let strategy = kind.strategy;
                 let (stored, _) = world.created(strategy, new.clone());
                 for part in [Part::Main, Part::Status] {
                     world.updated(strategy, new.clone(), &old, part);
@@ -188,7 +188,7 @@ fn writing_back_what_was_read_changes_nothing() {
     ];
     let world = World::default();
     for (version, kind, object) in objects {
-        let strategy = of(Kind::by_type(version, kind).unwrap());
+        let strategy = Kind::by_type(version, kind).unwrap().strategy;
         let (stored, errors) = world.created(strategy, object);
         assert_eq!(errors, Vec::<String>::new(), "{kind}");
         for part in [Part::Main, Part::Status] {

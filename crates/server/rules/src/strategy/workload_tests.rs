@@ -1,8 +1,9 @@
-use super::daemon_set::DaemonSet;
-use super::deployment::Deployment;
+use super::daemon_set::DaemonSetStrategy;
+use super::deployment::DeploymentStrategy;
 use super::mangled::mangled;
-use super::replica_set::ReplicaSet;
+use super::replica_set::ReplicaSetStrategy;
 use super::{ClusterSettings, Context, Part, Strategy};
+use crate::kinds;
 use pointsman_model::{Feature, FeatureGates};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -75,7 +76,7 @@ fn edit(object: &Value, path: &str, value: Value) -> Value {
 
 #[test]
 fn a_deployment_gets_the_upstream_rollout() {
-    let deployment = stored(&Deployment);
+    let deployment = stored(&DeploymentStrategy);
     let spec = &deployment["spec"];
     assert_eq!(spec["replicas"], 1);
     assert_eq!(spec["revisionHistoryLimit"], 10);
@@ -87,12 +88,12 @@ fn a_deployment_gets_the_upstream_rollout() {
     assert_eq!(spec["template"]["spec"]["restartPolicy"], "Always");
     assert_eq!(spec["template"]["spec"].get("enableServiceLinks"), None);
     assert_eq!(deployment["status"], json!({}));
-    assert_eq!(stored(&ReplicaSet)["spec"]["replicas"], 1);
+    assert_eq!(stored(&ReplicaSetStrategy)["spec"]["replicas"], 1);
 }
 
 #[test]
 fn a_daemon_set_gets_the_upstream_update_strategy() {
-    let (object, errors) = create(&DaemonSet, web(), true);
+    let (object, errors) = create(&DaemonSetStrategy, web(), true);
     assert_eq!(errors, [""; 0]);
     let rolling = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}});
     assert_eq!(object["spec"]["updateStrategy"], rolling);
@@ -102,19 +103,14 @@ fn a_daemon_set_gets_the_upstream_update_strategy() {
     );
     let odd = edit(&web(), "/spec/updateStrategy", json!({"type": "Sometimes"}));
     let expected = "spec.updateStrategy.type: Unsupported value: \"Sometimes\"";
-    assert!(create(&DaemonSet, odd, true).1[0].starts_with(expected));
+    assert!(create(&DaemonSetStrategy, odd, true).1[0].starts_with(expected));
 }
 
 #[test]
 fn stored_workloads_have_only_fields_that_the_schema_knows() {
-    for (name, strategy) in [
-        ("Deployment", &Deployment as &dyn Strategy),
-        ("ReplicaSet", &ReplicaSet),
-        ("DaemonSet", &DaemonSet),
-    ] {
-        let object = stored(strategy);
+    for kind in [&kinds::DEPLOYMENT, &kinds::REPLICA_SET, &kinds::DAEMON_SET] {
+        let object = stored(kind.strategy);
         let mut checked = object.clone();
-        let kind = crate::Kind::by_type("apps/v1", name).unwrap();
         let complaints = crate::decode::check_object(&mut checked, crate::schema::of(kind)).unwrap();
         assert_eq!(complaints, []);
         assert_eq!(checked, object);
@@ -168,7 +164,11 @@ fn all_kinds_refuse_what_cannot_work() {
              periodSeconds and periodMilliseconds is 100ms, must be at least 200ms for httpGet",
         ),
     ] {
-        for strategy in [&Deployment as &dyn Strategy, &ReplicaSet, &DaemonSet] {
+        for strategy in [
+            &DeploymentStrategy as &dyn Strategy,
+            &ReplicaSetStrategy,
+            &DaemonSetStrategy,
+        ] {
             let errors = create(strategy, edit(&web(), path, value.clone()), true).1;
             assert!(
                 errors.iter().any(|error| error.starts_with(expected)),
@@ -207,7 +207,7 @@ fn a_rollout_must_be_able_to_proceed() {
         ),
     ] {
         let errors = create(
-            &Deployment,
+            &DeploymentStrategy,
             edit(&web(), "/spec/strategy", strategy.clone()),
             true,
         )
@@ -218,23 +218,27 @@ fn a_rollout_must_be_able_to_proceed() {
         );
     }
     let recreate = edit(&web(), "/spec/strategy", json!({"type": "Recreate"}));
-    assert_eq!(create(&Deployment, recreate, true).1, [""; 0]);
+    assert_eq!(create(&DeploymentStrategy, recreate, true).1, [""; 0]);
     let surge = edit(
         &web(),
         "/spec/strategy",
         json!({"rollingUpdate": {"maxUnavailable": 0, "maxSurge": "200%"}}),
     );
-    assert_eq!(create(&Deployment, surge, true).1, [""; 0]);
+    assert_eq!(create(&DeploymentStrategy, surge, true).1, [""; 0]);
     let slow = edit(&web(), "/spec/minReadySeconds", json!(600));
     assert_eq!(
-        create(&Deployment, slow, true).1,
+        create(&DeploymentStrategy, slow, true).1,
         ["spec.progressDeadlineSeconds: Invalid value: 600: must be greater than minReadySeconds"]
     );
 }
 
 #[test]
 fn the_selector_never_changes() {
-    for strategy in [&Deployment as &dyn Strategy, &ReplicaSet, &DaemonSet] {
+    for strategy in [
+        &DeploymentStrategy as &dyn Strategy,
+        &ReplicaSetStrategy,
+        &DaemonSetStrategy,
+    ] {
         let old = stored(strategy);
         let mut new = edit(&old, "/spec/selector", json!({"matchLabels": {"app": "db"}}));
         new["spec"]["template"]["metadata"]["labels"]["app"] = json!("db");
@@ -247,7 +251,7 @@ fn the_selector_never_changes() {
 
 #[test]
 fn generations_count_specs_and_for_deployments_annotations() {
-    let old = stored(&Deployment);
+    let old = stored(&DeploymentStrategy);
     let scaled = edit(&old, "/spec/replicas", json!(2));
     let annotated = edit(&old, "/metadata/annotations", json!({"a": "b"}));
     let labelled = edit(&old, "/metadata/labels", json!({"a": "b"}));
@@ -258,37 +262,45 @@ fn generations_count_specs_and_for_deployments_annotations() {
         (&labelled, false, false),
         (&reported, false, false),
     ] {
-        assert_eq!(Deployment.bumps_generation(new, &old), deployment, "{new}");
-        assert_eq!(ReplicaSet.bumps_generation(new, &old), replica_set, "{new}");
+        assert_eq!(
+            DeploymentStrategy.bumps_generation(new, &old),
+            deployment,
+            "{new}"
+        );
+        assert_eq!(
+            ReplicaSetStrategy.bumps_generation(new, &old),
+            replica_set,
+            "{new}"
+        );
     }
 }
 
 #[test]
 fn each_part_keeps_the_other() {
-    let mut old = stored(&Deployment);
+    let mut old = stored(&DeploymentStrategy);
     old["status"] = json!({"replicas": 1});
     let mut new = edit(&old, "/spec/replicas", json!(5));
     new["status"] = json!({"replicas": 5, "readyReplicas": 5, "availableReplicas": 5});
     new["metadata"]["labels"] = json!({"app": "other"});
-    let (main, _) = update(&Deployment, &old, new.clone(), Part::Main, true);
+    let (main, _) = update(&DeploymentStrategy, &old, new.clone(), Part::Main, true);
     assert_eq!(
         (&main["spec"]["replicas"], &main["status"]),
         (&json!(5), &old["status"])
     );
-    let (status, errors) = update(&Deployment, &old, new.clone(), Part::Status, true);
+    let (status, errors) = update(&DeploymentStrategy, &old, new.clone(), Part::Status, true);
     assert_eq!(errors, [""; 0]);
     assert_eq!(
         (&status["spec"], &status["status"]),
         (&old["spec"], &new["status"])
     );
     assert_eq!(status["metadata"]["labels"], json!({"app": "web"}));
-    let (status, _) = update(&ReplicaSet, &old, new, Part::Status, true);
+    let (status, _) = update(&ReplicaSetStrategy, &old, new, Part::Status, true);
     assert_eq!(status["metadata"]["labels"], json!({"app": "other"}));
 }
 
 #[test]
 fn counters_fit_into_the_replicas() {
-    let mut old = stored(&Deployment);
+    let mut old = stored(&DeploymentStrategy);
     old["status"] = json!({"collisionCount": 2});
     for (status, field) in [
         (json!({"replicas": 1, "readyReplicas": 2}), "status.readyReplicas"),
@@ -300,7 +312,7 @@ fn counters_fit_into_the_replicas() {
         (json!({"collisionCount": 1}), "status.collisionCount"),
     ] {
         let new = edit(&old, "/status", status.clone());
-        let errors = update(&Deployment, &old, new, Part::Status, true).1;
+        let errors = update(&DeploymentStrategy, &old, new, Part::Status, true).1;
         assert!(
             errors.iter().any(|error| error.starts_with(field)),
             "{status}: {errors:?}"
@@ -315,7 +327,11 @@ fn a_closed_gate_drops_offsets_from_templates_unless_they_are_in_use() {
             .get("periodMilliseconds")
             .cloned()
     };
-    for strategy in [&Deployment as &dyn Strategy, &ReplicaSet, &DaemonSet] {
+    for strategy in [
+        &DeploymentStrategy as &dyn Strategy,
+        &ReplicaSetStrategy,
+        &DaemonSetStrategy,
+    ] {
         let (plain, _) = create(strategy, web(), false);
         assert_eq!(offset(&plain), None);
         let (still_plain, _) = update(strategy, &plain, web(), Part::Main, false);
@@ -333,16 +349,16 @@ proptest! {
 
     #[test]
     fn no_rule_panics_and_defaulting_twice_is_defaulting_once(
-        new in mangled(stored(&Deployment)), old in mangled(stored(&Deployment)), gate: bool,
+        new in mangled(stored(&DeploymentStrategy)), old in mangled(stored(&DeploymentStrategy)), gate: bool,
     ) {
-        for strategy in [&Deployment as &dyn Strategy, &ReplicaSet, &DaemonSet] {
+        for strategy in [&DeploymentStrategy as &dyn Strategy, &ReplicaSetStrategy, &DaemonSetStrategy] {
             let (created, _) = create(strategy, new.clone(), gate);
             for part in [Part::Main, Part::Status] {
                 update(strategy, &old, new.clone(), part, gate);
             }
             let _ = strategy.bumps_generation(&new, &old);
             let _ = crate::scale::apply_scale(&new, &old);
-            for kind in crate::kind::KINDS {
+            for kind in kinds::ALL {
                 let _ = crate::scale::scale_of(&new, kind);
             }
             let again = with_gate(gate, |context| {

@@ -1,20 +1,23 @@
 //! Which addresses and ports does an EndpointSlice list?
 
-use super::{AGE, Column, NAME, age, first_three, name, or, text};
+use super::{AGE, NAME, Printer, age, first_three, name, or, text};
 use crate::meta::strings;
 use crate::value::{int_at, list_at, str_at};
 use jiff::Timestamp;
 use serde_json::Value;
 
-pub const COLUMNS: &[Column] = &[
-    NAME,
-    text("AddressType", "Family of the addresses."),
-    text("Ports", "Ports of every endpoint."),
-    text("Endpoints", "Addresses, whatever their readiness."),
-    AGE,
-];
+pub const PRINTER: Printer = Printer::new(
+    &[
+        NAME,
+        text("AddressType", "Family of the addresses."),
+        text("Ports", "Ports of every endpoint."),
+        text("Endpoints", "Addresses, whatever their readiness."),
+        AGE,
+    ],
+    cells,
+);
 
-pub fn cells(slice: &Value, now: Timestamp) -> Vec<Value> {
+fn cells(slice: &Value, now: Timestamp) -> Vec<Value> {
     let ports: Vec<String> = list_at(slice, &["ports"])
         .iter()
         .map(|port| match int_at(port, &["port"]) {

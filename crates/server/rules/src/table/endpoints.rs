@@ -1,13 +1,16 @@
 //! Which ready addresses does an Endpoints object list?
 
-use super::{AGE, Column, NAME, age, first_three, name, text};
+use super::{AGE, NAME, Printer, age, first_three, name, text};
 use crate::value::{int_at, list_at, str_at};
 use jiff::Timestamp;
 use serde_json::Value;
 
-pub const COLUMNS: &[Column] = &[NAME, text("Endpoints", "Ready addresses and their ports."), AGE];
+pub const PRINTER: Printer = Printer::new(
+    &[NAME, text("Endpoints", "Ready addresses and their ports."), AGE],
+    cells,
+);
 
-pub fn cells(object: &Value, now: Timestamp) -> Vec<Value> {
+fn cells(object: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(object), addresses(object).into(), age(object, now)]
 }
 

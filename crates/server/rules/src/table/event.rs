@@ -2,26 +2,29 @@
 //!
 //! Reads both spellings of an event: `v1` and `events.k8s.io/v1`.
 
-use super::{Column, NAME, name, or, text, wide};
+use super::{NAME, Printer, name, or, text, wide};
 use crate::human_duration::since;
 use crate::value::{at, int_at, str_at};
 use jiff::Timestamp;
 use serde_json::Value;
 
-pub const COLUMNS: &[Column] = &[
-    text("Last Seen", "Time since the event happened last."),
-    text("Type", "Normal or Warning."),
-    text("Reason", "Why the event was recorded, in one word."),
-    text("Object", "What the event is about."),
-    wide(text("Subobject", "Which part of the object it is about.")),
-    wide(text("Source", "Who recorded the event.")),
-    text("Message", "What happened, for people."),
-    wide(text("First Seen", "Time since the event happened first.")),
-    wide(text("Count", "How often the event happened.")),
-    wide(NAME),
-];
+pub const PRINTER: Printer = Printer::new(
+    &[
+        text("Last Seen", "Time since the event happened last."),
+        text("Type", "Normal or Warning."),
+        text("Reason", "Why the event was recorded, in one word."),
+        text("Object", "What the event is about."),
+        wide(text("Subobject", "Which part of the object it is about.")),
+        wide(text("Source", "Who recorded the event.")),
+        text("Message", "What happened, for people."),
+        wide(text("First Seen", "Time since the event happened first.")),
+        wide(text("Count", "How often the event happened.")),
+        wide(NAME),
+    ],
+    cells,
+);
 
-pub fn cells(event: &Value, now: Timestamp) -> Vec<Value> {
+fn cells(event: &Value, now: Timestamp) -> Vec<Value> {
     let first_seen = first_time(
         event,
         &[&["firstTimestamp"], &["deprecatedFirstTimestamp"], &["eventTime"]],

@@ -4,17 +4,17 @@
 //! wording are upstream's (`pkg/printers/internalversion`); cells of wide columns are always sent and
 //! the client hides them.
 
-mod endpoint_slice;
-mod endpoints;
-mod event;
-mod node;
-mod pod;
-mod rbac;
-mod service;
-mod simple;
+pub(crate) mod endpoint_slice;
+pub(crate) mod endpoints;
+pub(crate) mod event;
+pub(crate) mod node;
+pub(crate) mod pod;
+pub(crate) mod rbac;
+pub(crate) mod service;
+pub(crate) mod simple;
 #[cfg(test)]
 mod tests;
-mod workload;
+pub(crate) mod workload;
 
 use crate::kind::Kind;
 use crate::value::{at, str_at};
@@ -34,6 +34,35 @@ pub struct Column {
     pub description: &'static str,
     /// 0 for columns that are always shown, 1 for those of wide output.
     pub priority: u8,
+}
+
+/// How the objects of a kind are printed.
+#[derive(Clone, Copy)]
+pub struct Printer {
+    /// In the order of the cells.
+    pub columns: &'static [Column],
+    cells: fn(&Value, Timestamp) -> Vec<Value>,
+    condition: fn(&Value) -> Option<Value>,
+}
+
+impl Printer {
+    const fn new(columns: &'static [Column], cells: fn(&Value, Timestamp) -> Vec<Value>) -> Self {
+        Self {
+            columns,
+            cells,
+            condition: |_| None,
+        }
+    }
+
+    /// Marks rows of objects that clients may leave out, such as pods that have ended.
+    const fn with_condition(self, condition: fn(&Value) -> Option<Value>) -> Self {
+        Self { condition, ..self }
+    }
+
+    /// The cells of one object, one per column.
+    pub fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        (self.cells)(object, now)
+    }
 }
 
 /// How much of each object travels beside its cells.
@@ -58,16 +87,6 @@ impl IncludeObject {
             Some(_) => None,
         }
     }
-}
-
-/// The columns of `kind`, in the order of the cells.
-pub fn columns(kind: &Kind) -> &'static [Column] {
-    printer(kind).0
-}
-
-/// The cells of one object, one per column.
-pub fn row(kind: &Kind, object: &Value, now: Timestamp) -> Vec<Value> {
-    printer(kind).1(object, now)
 }
 
 /// The Table of a list. `list_meta` holds resourceVersion, continue and remainingItemCount.
@@ -131,7 +150,7 @@ fn column_definitions(kind: &Kind) -> Vec<Value> {
             "priority": column.priority,
         })
     };
-    columns(kind).iter().map(define).collect()
+    kind.printer.columns.iter().map(define).collect()
 }
 
 fn table_row(kind: &Kind, object: &Value, include: IncludeObject, now: Timestamp) -> Value {
@@ -143,37 +162,11 @@ fn table_row(kind: &Kind, object: &Value, include: IncludeObject, now: Timestamp
         IncludeObject::None if !marked => Value::Null,
         _ => partial_metadata(object),
     };
-    let mut row = json!({"cells": row(kind, object, now), "object": shown});
-    if kind.group.is_empty()
-        && kind.kind == "Pod"
-        && let Some(condition) = pod::completion(object)
-    {
+    let mut row = json!({"cells": kind.printer.cells(object, now), "object": shown});
+    if let Some(condition) = (kind.printer.condition)(object) {
         row["conditions"] = json!([condition]);
     }
     row
-}
-
-type Printer = (&'static [Column], fn(&Value, Timestamp) -> Vec<Value>);
-
-fn printer(kind: &Kind) -> Printer {
-    match (kind.group, kind.kind) {
-        ("", "Pod") => (pod::COLUMNS, pod::cells),
-        ("", "Service") => (service::COLUMNS, service::cells),
-        ("", "Endpoints") => (endpoints::COLUMNS, endpoints::cells),
-        ("", "Node") => (node::COLUMNS, node::cells),
-        (_, "Event") => (event::COLUMNS, event::cells),
-        ("", "Namespace") => (simple::NAMESPACE, simple::namespace_cells),
-        ("", "ConfigMap") => (simple::CONFIG_MAP, simple::config_map_cells),
-        ("apps", "Deployment") => (workload::DEPLOYMENT, workload::deployment_cells),
-        ("apps", "ReplicaSet") => (workload::REPLICA_SET, workload::replica_set_cells),
-        ("apps", "DaemonSet") => (workload::DAEMON_SET, workload::daemon_set_cells),
-        ("coordination.k8s.io", "Lease") => (simple::LEASE, simple::lease_cells),
-        ("discovery.k8s.io", "EndpointSlice") => (endpoint_slice::COLUMNS, endpoint_slice::cells),
-        ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => (rbac::ROLE, rbac::role_cells),
-        ("rbac.authorization.k8s.io", _) => (rbac::BINDING, rbac::binding_cells),
-        ("config.openshift.io", "Node") => (simple::CONFIG_NODE, simple::config_node_cells),
-        _ => (simple::NAME_AND_AGE, simple::name_and_age_cells),
-    }
 }
 
 const fn text(name: &'static str, description: &'static str) -> Column {

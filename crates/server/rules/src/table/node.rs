@@ -1,25 +1,28 @@
 //! Is a node ready, what is it for, and what does it run?
 
-use super::{AGE, Column, NAME, age, name, or, text, wide};
+use super::{AGE, NAME, Printer, age, name, or, text, wide};
 use crate::value::{bool_at, list_at, map_at, str_at};
 use jiff::Timestamp;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-pub const COLUMNS: &[Column] = &[
-    NAME,
-    text("Status", "Whether the node is ready and takes new pods."),
-    text("Roles", "Roles that labels give the node."),
-    AGE,
-    text("Version", "Version of the node agent."),
-    wide(text("Internal-IP", "First address inside the cluster.")),
-    wide(text("External-IP", "First address outside the cluster.")),
-    wide(text("OS-Image", "Operating system.")),
-    wide(text("Kernel-Version", "Kernel version and architecture.")),
-    wide(text("Container-Runtime", "Container runtime and its version.")),
-];
+pub const PRINTER: Printer = Printer::new(
+    &[
+        NAME,
+        text("Status", "Whether the node is ready and takes new pods."),
+        text("Roles", "Roles that labels give the node."),
+        AGE,
+        text("Version", "Version of the node agent."),
+        wide(text("Internal-IP", "First address inside the cluster.")),
+        wide(text("External-IP", "First address outside the cluster.")),
+        wide(text("OS-Image", "Operating system.")),
+        wide(text("Kernel-Version", "Kernel version and architecture.")),
+        wide(text("Container-Runtime", "Container runtime and its version.")),
+    ],
+    cells,
+);
 
-pub fn cells(node: &Value, now: Timestamp) -> Vec<Value> {
+fn cells(node: &Value, now: Timestamp) -> Vec<Value> {
     let info = |field| str_at(node, &["status", "nodeInfo", field]);
     let mut kernel = or(info("kernelVersion"), "<unknown>").to_owned();
     if !info("architecture").is_empty() {

@@ -1,33 +1,37 @@
 //! How is a pod doing, in one word?
 
-use super::{AGE, Column, NAME, age, name, or, text, wide};
+use super::{AGE, NAME, Printer, age, name, or, text, wide};
 use crate::human_duration::human_duration;
 use crate::value::{at, bool_at, int_at, list_at, str_at};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-pub const COLUMNS: &[Column] = &[
-    NAME,
-    text("Ready", "Containers that are ready, of all containers."),
-    text("Status", "What the pod is doing, or why it is not."),
-    text(
-        "Restarts",
-        "How often containers were restarted, and when the last time was.",
-    ),
-    AGE,
-    wide(text("IP", "First address of the pod.")),
-    wide(text("Node", "Node that runs the pod.")),
-    wide(text(
-        "Nominated Node",
-        "Node on which room is being made for the pod.",
-    )),
-    wide(text(
-        "Readiness Gates",
-        "Conditions that hold, of those that readiness waits for.",
-    )),
-];
+pub const PRINTER: Printer = Printer::new(
+    &[
+        NAME,
+        text("Ready", "Containers that are ready, of all containers."),
+        text("Status", "What the pod is doing, or why it is not."),
+        text(
+            "Restarts",
+            "How often containers were restarted, and when the last time was.",
+        ),
+        AGE,
+        wide(text("IP", "First address of the pod.")),
+        wide(text("Node", "Node that runs the pod.")),
+        wide(text(
+            "Nominated Node",
+            "Node on which room is being made for the pod.",
+        )),
+        wide(text(
+            "Readiness Gates",
+            "Conditions that hold, of those that readiness waits for.",
+        )),
+    ],
+    cells,
+)
+.with_condition(completion);
 
-pub fn cells(pod: &Value, now: Timestamp) -> Vec<Value> {
+fn cells(pod: &Value, now: Timestamp) -> Vec<Value> {
     let summary = summarize(pod);
     let ip = list_at(pod, &["status", "podIPs"])
         .first()
@@ -46,7 +50,7 @@ pub fn cells(pod: &Value, now: Timestamp) -> Vec<Value> {
 }
 
 /// The row condition of a pod that has run to its end.
-pub fn completion(pod: &Value) -> Option<Value> {
+fn completion(pod: &Value) -> Option<Value> {
     let (reason, message) = match str_at(pod, &["status", "phase"]) {
         "Succeeded" => ("Succeeded", "The pod has completed successfully."),
         "Failed" => ("Failed", "The pod failed."),

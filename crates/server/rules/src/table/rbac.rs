@@ -1,36 +1,42 @@
 //! Who may act in which role?
 
-use super::{AGE, Column, NAME, age, name, text, wide};
+use super::{AGE, Column, NAME, Printer, age, name, text, wide};
 use crate::value::{list_at, str_at};
 use jiff::Timestamp;
 use serde_json::Value;
 
 /// Roles have no columns of their own upstream: the generic table shows when they were created.
-pub const ROLE: &[Column] = &[
-    NAME,
-    Column {
-        cell_type: "date",
-        ..text("Created At", "When the object was created.")
-    },
-];
+pub const ROLE: Printer = Printer::new(
+    &[
+        NAME,
+        Column {
+            cell_type: "date",
+            ..text("Created At", "When the object was created.")
+        },
+    ],
+    role_cells,
+);
 
-pub const BINDING: &[Column] = &[
-    NAME,
-    text("Role", "Role that the binding gives."),
-    AGE,
-    wide(text("Users", "Users that get the role.")),
-    wide(text("Groups", "Groups that get the role.")),
-    wide(text("ServiceAccounts", "Service accounts that get the role.")),
-];
+pub const BINDING: Printer = Printer::new(
+    &[
+        NAME,
+        text("Role", "Role that the binding gives."),
+        AGE,
+        wide(text("Users", "Users that get the role.")),
+        wide(text("Groups", "Groups that get the role.")),
+        wide(text("ServiceAccounts", "Service accounts that get the role.")),
+    ],
+    binding_cells,
+);
 
-pub fn role_cells(role: &Value, _now: Timestamp) -> Vec<Value> {
+fn role_cells(role: &Value, _now: Timestamp) -> Vec<Value> {
     vec![
         name(role),
         str_at(role, &["metadata", "creationTimestamp"]).into(),
     ]
 }
 
-pub fn binding_cells(binding: &Value, now: Timestamp) -> Vec<Value> {
+fn binding_cells(binding: &Value, now: Timestamp) -> Vec<Value> {
     let (kind, role) = (
         str_at(binding, &["roleRef", "kind"]),
         str_at(binding, &["roleRef", "name"]),

@@ -1,6 +1,6 @@
 //! Where can a Service be reached?
 
-use super::{AGE, Column, NAME, age, name, or, text, wide};
+use super::{AGE, NAME, Printer, age, name, or, text, wide};
 use crate::meta::strings;
 use crate::selector::LabelSelector;
 use crate::value::{at, int_at, list_at, str_at};
@@ -8,17 +8,20 @@ use jiff::Timestamp;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-pub const COLUMNS: &[Column] = &[
-    NAME,
-    text("Type", "How the service is exposed."),
-    text("Cluster-IP", "First address inside the cluster."),
-    text("External-IP", "Addresses outside the cluster."),
-    text("Port(s)", "Ports, node ports and protocols."),
-    AGE,
-    wide(text("Selector", "Labels of the pods behind the service.")),
-];
+pub const PRINTER: Printer = Printer::new(
+    &[
+        NAME,
+        text("Type", "How the service is exposed."),
+        text("Cluster-IP", "First address inside the cluster."),
+        text("External-IP", "Addresses outside the cluster."),
+        text("Port(s)", "Ports, node ports and protocols."),
+        AGE,
+        wide(text("Selector", "Labels of the pods behind the service.")),
+    ],
+    cells,
+);
 
-pub fn cells(service: &Value, now: Timestamp) -> Vec<Value> {
+fn cells(service: &Value, now: Timestamp) -> Vec<Value> {
     let cluster_ip = strings(service, &["spec", "clusterIPs"])
         .next()
         .unwrap_or("<none>");

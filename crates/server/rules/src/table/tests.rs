@@ -1,5 +1,5 @@
 use super::*;
-use crate::kind::KINDS;
+use crate::kinds;
 use crate::strategy::mangled::{any_json, mangled};
 use proptest::prelude::*;
 
@@ -15,7 +15,9 @@ fn kind(api_version: &str, kind: &str) -> &'static Kind {
 fn line(kind: &Kind, mut object: Value) -> String {
     object["metadata"]["name"] = json!("x");
     object["metadata"]["creationTimestamp"] = json!("2024-05-01T09:57:40Z");
-    let cells: Vec<String> = row(kind, &object, now())
+    let cells: Vec<String> = kind
+        .printer
+        .cells(&object, now())
         .iter()
         .map(|cell| cell.as_str().map_or_else(|| cell.to_string(), str::to_owned))
         .collect();
@@ -24,7 +26,7 @@ fn line(kind: &Kind, mut object: Value) -> String {
 
 /// The narrow cells of a pod after its name: ready, status, restarts.
 fn pod(object: Value) -> String {
-    let line = line(kind("v1", "Pod"), object);
+    let line = line(&kinds::POD, object);
     let cells: Vec<&str> = line.split('|').collect();
     cells[1..4].join("|")
 }
@@ -40,7 +42,7 @@ fn ended(name: &str, exit_code: i64, reason: &str) -> Value {
 #[test]
 fn headings_are_kubectls_own() {
     let headings = |api_version, name| {
-        let columns = columns(kind(api_version, name));
+        let columns = kind(api_version, name).printer.columns;
         let names: Vec<String> = columns
             .iter()
             .map(|column| {
@@ -125,11 +127,11 @@ fn a_running_pod_shows_where_it_is() {
         },
     });
     assert_eq!(
-        line(kind("v1", "Pod"), object),
+        line(&kinds::POD, object),
         "x|1/1|Running|2 (3m ago)|2m20s|10.0.0.5|n1|<none>|1/1"
     );
     assert_eq!(
-        line(kind("v1", "Pod"), json!({"status": {"phase": "Pending"}})),
+        line(&kinds::POD, json!({"status": {"phase": "Pending"}})),
         "x|0/0|Pending|0|2m20s|<none>|<none>|<none>|<none>"
     );
 }
@@ -235,7 +237,7 @@ fn a_pod_that_goes_away_is_terminating_or_lost() {
 
 #[test]
 fn services_show_addresses_and_ports() {
-    let service = kind("v1", "Service");
+    let service = &kinds::SERVICE;
     for (object, expected) in [
         (
             json!({"spec": {
@@ -277,7 +279,7 @@ fn services_show_addresses_and_ports() {
 
 #[test]
 fn endpoints_and_slices_show_three_and_count_the_rest() {
-    let endpoints = kind("v1", "Endpoints");
+    let endpoints = &kinds::ENDPOINTS;
     assert_eq!(line(endpoints, json!({})), "x|<none>|2m20s");
     let addresses: Vec<Value> = (1..=5).map(|n| json!({"ip": format!("10.0.0.{n}")})).collect();
     let subset =
@@ -291,7 +293,7 @@ fn endpoints_and_slices_show_three_and_count_the_rest() {
     let six = json!({"subsets": [{"addresses": [{"ip": "fd00::1"}], "ports": [{"port": 80}]}]});
     assert_eq!(line(endpoints, six), "x|[fd00::1]:80|2m20s");
 
-    let slice = kind("discovery.k8s.io/v1", "EndpointSlice");
+    let slice = &kinds::ENDPOINT_SLICE;
     let endpoint = |ip: &str| json!({"addresses": [ip], "conditions": {"ready": false}});
     let object = json!({
         "addressType": "IPv4",
@@ -310,7 +312,7 @@ fn endpoints_and_slices_show_three_and_count_the_rest() {
 
 #[test]
 fn nodes_show_readiness_and_roles() {
-    let node = kind("v1", "Node");
+    let node = &kinds::NODE;
     let object = json!({
         "metadata": {"labels": {
             "node-role.kubernetes.io/worker": "", "node-role.kubernetes.io/": "", "kubernetes.io/role": "edge",
@@ -345,11 +347,11 @@ fn workloads_show_counts_and_templates() {
     let status = json!({"replicas": 2, "readyReplicas": 1, "updatedReplicas": 2, "availableReplicas": 1});
     let object = json!({"spec": spec, "status": status});
     assert_eq!(
-        line(kind("apps/v1", "Deployment"), object.clone()),
+        line(&kinds::DEPLOYMENT, object.clone()),
         "x|1/3|2|1|2m20s|a,b|a:1,b:2|app=web"
     );
     assert_eq!(
-        line(kind("apps/v1", "ReplicaSet"), object),
+        line(&kinds::REPLICA_SET, object),
         "x|3|2|1|2m20s|a,b|a:1,b:2|app=web"
     );
 }
@@ -363,7 +365,7 @@ fn events_show_what_happened_in_either_spelling() {
         "firstTimestamp": "2024-05-01T09:00:00Z", "lastTimestamp": "2024-05-01T09:59:30Z",
     });
     assert_eq!(
-        line(kind("v1", "Event"), core),
+        line(&kinds::EVENT, core),
         "30s|Warning|Unhealthy|pod/web|spec.containers{web}|kubelet, n1|Probe failed|60m|4|x"
     );
     let new = json!({
@@ -371,14 +373,14 @@ fn events_show_what_happened_in_either_spelling() {
         "regarding": {"kind": "Pod", "name": "web"}, "eventTime": "2024-05-01T09:59:00.000000Z",
     });
     assert_eq!(
-        line(kind("events.k8s.io/v1", "Event"), new),
+        line(&kinds::EVENT_VIEW, new),
         "60s|Normal|Scheduled|pod/web||scheduler|Bound|60s|1|x"
     );
     let series = json!({
         "eventTime": "2024-05-01T09:00:00.000000Z",
         "series": {"count": 7, "lastObservedTime": "2024-05-01T09:59:55.000000Z"},
     });
-    assert_eq!(line(kind("v1", "Event"), series), "5s|||||||60m|7|x");
+    assert_eq!(line(&kinds::EVENT, series), "5s|||||||60m|7|x");
 }
 
 #[test]
@@ -432,7 +434,7 @@ fn small_kinds_show_their_one_fact() {
 
 #[test]
 fn a_table_carries_columns_cells_and_the_asked_part_of_each_object() {
-    let pod = kind("v1", "Pod");
+    let pod = &kinds::POD;
     let object = json!({
         "kind": "Pod", "apiVersion": "v1",
         "metadata": {"name": "web", "resourceVersion": "7"},
@@ -467,7 +469,7 @@ fn a_table_carries_columns_cells_and_the_asked_part_of_each_object() {
 
 #[test]
 fn watch_events_name_columns_once_and_keep_the_mark_of_the_initial_list() {
-    let lease = kind("coordination.k8s.io/v1", "Lease");
+    let lease = &kinds::LEASE;
     let object = json!({"metadata": {"name": "a", "resourceVersion": "7"}});
     let first = table_event_object(lease, &object, IncludeObject::None, true, now());
     assert_eq!(first["columnDefinitions"].as_array().unwrap().len(), 3);
@@ -528,8 +530,8 @@ proptest! {
 
     #[test]
     fn any_value_has_a_row_with_a_cell_per_column(object in prop_oneof![mangled(everything()), any_json()]) {
-        for kind in KINDS {
-            prop_assert_eq!(row(kind, &object, now()).len(), columns(kind).len());
+        for kind in kinds::ALL {
+            prop_assert_eq!(kind.printer.cells(&object, now()).len(), kind.printer.columns.len());
             let shown = table_event_object(kind, &object, IncludeObject::Metadata, true, now());
             prop_assert!(shown["rows"][0]["cells"].is_array());
         }

@@ -1,6 +1,6 @@
 //! How far are Deployments, ReplicaSets and DaemonSets from what they should be?
 
-use super::{AGE, Column, NAME, age, integer, name, or, text, wide};
+use super::{AGE, Column, NAME, Printer, age, integer, name, or, text, wide};
 use crate::selector::LabelSelector;
 use crate::value::{at, int_at, list_at, map_at, str_at};
 use jiff::Timestamp;
@@ -10,43 +10,52 @@ const CONTAINERS: Column = wide(text("Containers", "Names of the template's cont
 const IMAGES: Column = wide(text("Images", "Images of the template's containers."));
 const SELECTOR: Column = wide(text("Selector", "Labels of the pods that are counted."));
 
-pub const DEPLOYMENT: &[Column] = &[
-    NAME,
-    text("Ready", "Ready pods, of those that should be."),
-    text("Up-to-date", "Pods of the newest template."),
-    text("Available", "Pods that have been ready for long enough."),
-    AGE,
-    CONTAINERS,
-    IMAGES,
-    SELECTOR,
-];
+pub const DEPLOYMENT: Printer = Printer::new(
+    &[
+        NAME,
+        text("Ready", "Ready pods, of those that should be."),
+        text("Up-to-date", "Pods of the newest template."),
+        text("Available", "Pods that have been ready for long enough."),
+        AGE,
+        CONTAINERS,
+        IMAGES,
+        SELECTOR,
+    ],
+    deployment_cells,
+);
 
-pub const REPLICA_SET: &[Column] = &[
-    NAME,
-    integer("Desired", "Pods that should be."),
-    integer("Current", "Pods that are."),
-    integer("Ready", "Pods that are ready."),
-    AGE,
-    CONTAINERS,
-    IMAGES,
-    SELECTOR,
-];
+pub const REPLICA_SET: Printer = Printer::new(
+    &[
+        NAME,
+        integer("Desired", "Pods that should be."),
+        integer("Current", "Pods that are."),
+        integer("Ready", "Pods that are ready."),
+        AGE,
+        CONTAINERS,
+        IMAGES,
+        SELECTOR,
+    ],
+    replica_set_cells,
+);
 
-pub const DAEMON_SET: &[Column] = &[
-    NAME,
-    integer("Desired", "Nodes that should run the pod."),
-    integer("Current", "Nodes that run it."),
-    integer("Ready", "Nodes whose pod is ready."),
-    integer("Up-to-date", "Nodes whose pod is of the newest template."),
-    integer("Available", "Nodes whose pod has been ready for long enough."),
-    text("Node Selector", "Labels of the nodes that are meant."),
-    AGE,
-    CONTAINERS,
-    IMAGES,
-    SELECTOR,
-];
+pub const DAEMON_SET: Printer = Printer::new(
+    &[
+        NAME,
+        integer("Desired", "Nodes that should run the pod."),
+        integer("Current", "Nodes that run it."),
+        integer("Ready", "Nodes whose pod is ready."),
+        integer("Up-to-date", "Nodes whose pod is of the newest template."),
+        integer("Available", "Nodes whose pod has been ready for long enough."),
+        text("Node Selector", "Labels of the nodes that are meant."),
+        AGE,
+        CONTAINERS,
+        IMAGES,
+        SELECTOR,
+    ],
+    daemon_set_cells,
+);
 
-pub fn deployment_cells(object: &Value, now: Timestamp) -> Vec<Value> {
+fn deployment_cells(object: &Value, now: Timestamp) -> Vec<Value> {
     let ready = count(object, "readyReplicas");
     let selector = LabelSelector::from_object(at(object, &["spec", "selector"]), "");
     let selector = selector.map_or_else(|_| "<invalid>".to_owned(), |selector| selector.to_string());
@@ -62,7 +71,7 @@ pub fn deployment_cells(object: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-pub fn replica_set_cells(object: &Value, now: Timestamp) -> Vec<Value> {
+fn replica_set_cells(object: &Value, now: Timestamp) -> Vec<Value> {
     let selector = LabelSelector::from_object(at(object, &["spec", "selector"]), "");
     let selector = selector.map_or_else(|_| "<error>".to_owned(), |selector| selector.to_string());
     vec![
@@ -77,7 +86,7 @@ pub fn replica_set_cells(object: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-pub fn daemon_set_cells(object: &Value, now: Timestamp) -> Vec<Value> {
+fn daemon_set_cells(object: &Value, now: Timestamp) -> Vec<Value> {
     let selector = LabelSelector::from_object(at(object, &["spec", "selector"]), "");
     let selector = selector.map_or_else(|_| "<invalid>".to_owned(), |selector| selector.to_string());
     let nodes: Vec<String> = map_at(object, &["spec", "template", "spec", "nodeSelector"])

@@ -15,7 +15,7 @@ pub use policy::{Decision, Policy};
 pub use rule::Rule;
 
 /// The API group of the four RBAC kinds.
-pub const GROUP: &str = "rbac.authorization.k8s.io";
+pub use pointsman_rules::kinds::RBAC_GROUP as GROUP;
 
 #[cfg(test)]
 mod tests;

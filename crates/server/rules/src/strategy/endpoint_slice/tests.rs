@@ -7,7 +7,7 @@ fn slice(endpoint: Value) -> Value {
 }
 
 fn check(object: Value, expected: &[&str]) {
-    let errors = created(&EndpointSlice, object).1;
+    let errors = created(&EndpointSliceStrategy, object).1;
     assert_eq!(errors.len(), expected.len(), "{errors:?}");
     for (error, expected) in errors.iter().zip(expected) {
         assert!(
@@ -20,7 +20,7 @@ fn check(object: Value, expected: &[&str]) {
 #[test]
 fn ports_get_a_name_and_a_protocol() {
     let (stored, errors) = created(
-        &EndpointSlice,
+        &EndpointSliceStrategy,
         json!({"addressType": "IPv4", "ports": [{"port": 80}]}),
     );
     assert!(errors.is_empty());
@@ -39,7 +39,13 @@ fn the_address_type_is_known_and_never_changes() {
     );
     let old = json!({"addressType": "IPv4"});
     assert_eq!(
-        updated(&EndpointSlice, json!({"addressType": "IPv6"}), &old, Part::Main).1,
+        updated(
+            &EndpointSliceStrategy,
+            json!({"addressType": "IPv6"}),
+            &old,
+            Part::Main
+        )
+        .1,
         [r#"addressType: Invalid value: "IPv6": field is immutable"#]
     );
 }
@@ -163,13 +169,17 @@ fn with_the_gate_off_new_objects_lose_serving_and_terminating() {
     let on = World::with_gate(Feature::EndpointSliceTerminatingCondition, true);
     let conditions_of = |stored: &Value| stored["endpoints"][0]["conditions"].clone();
 
-    let without = off.created(&EndpointSlice, sent.clone()).0;
+    let without = off.created(&EndpointSliceStrategy, sent.clone()).0;
     assert_eq!(conditions_of(&without), json!({"ready": true}));
-    let with = on.created(&EndpointSlice, sent.clone()).0;
+    let with = on.created(&EndpointSliceStrategy, sent.clone()).0;
     assert_eq!(conditions_of(&with), conditions);
 
     let updated = |world: &World, old: &Value| {
-        conditions_of(&world.updated(&EndpointSlice, sent.clone(), old, Part::Main).0)
+        conditions_of(
+            &world
+                .updated(&EndpointSliceStrategy, sent.clone(), old, Part::Main)
+                .0,
+        )
     };
     assert_eq!(updated(&off, &without), json!({"ready": true}), "still dropped");
     assert_eq!(
@@ -190,7 +200,7 @@ fn generation_follows_content_and_labels_but_not_other_metadata() {
     let bumps = |change: fn(&mut Value)| {
         let mut new = old.clone();
         change(&mut new);
-        EndpointSlice.bumps_generation(&new, &old)
+        EndpointSliceStrategy.bumps_generation(&new, &old)
     };
     assert!(!bumps(|_| {}));
     assert!(!bumps(|new| new["metadata"]["annotations"] = json!({"x": "y"})));
@@ -202,24 +212,24 @@ fn generation_follows_content_and_labels_but_not_other_metadata() {
     assert!(bumps(
         |new| new["endpoints"] = json!([{"addresses": ["10.0.0.1"]}])
     ));
-    assert_eq!(EndpointSlice.first_generation(), Some(1));
+    assert_eq!(EndpointSliceStrategy.first_generation(), Some(1));
 }
 
 #[test]
 fn the_beta_topology_gives_way_to_the_node_name() {
     let topology = json!({HOSTNAME_LABEL: "n1"});
     let endpoint = json!({"addresses": ["10.0.0.1"], "deprecatedTopology": topology});
-    let stored = created(&EndpointSlice, slice(endpoint.clone())).0;
+    let stored = created(&EndpointSliceStrategy, slice(endpoint.clone())).0;
     assert_eq!(stored["endpoints"][0], json!({"addresses": ["10.0.0.1"]}));
     let old = slice(endpoint.clone());
     let mut new = old.clone();
     assert_eq!(
-        updated(&EndpointSlice, new.clone(), &old, Part::Main).0,
+        updated(&EndpointSliceStrategy, new.clone(), &old, Part::Main).0,
         old,
         "nothing changed"
     );
     new["endpoints"][0]["addresses"] = json!(["10.0.0.2"]);
-    let stored = updated(&EndpointSlice, new, &old, Part::Main).0;
+    let stored = updated(&EndpointSliceStrategy, new, &old, Part::Main).0;
     assert_eq!(
         stored["endpoints"][0],
         json!({"addresses": ["10.0.0.2"], "nodeName": "n1"})

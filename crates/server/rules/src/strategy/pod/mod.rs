@@ -15,6 +15,7 @@ mod volume;
 
 use super::equality::same;
 use super::{Context, Grace, Part, Strategy};
+use crate::admission::tolerations::{TolerationSeconds, add_default_tolerations};
 use crate::field_error::{FieldError, FieldErrors};
 use crate::meta::{invalid_each, names};
 use crate::value::{at, at_mut, bool_at, int_at, list_at, set, str_at};
@@ -23,13 +24,17 @@ use serde_json::{Value, json};
 use std::borrow::Cow;
 
 /// The strategy of `v1` Pod.
-pub struct Pod;
+pub struct PodStrategy;
 
-impl Strategy for Pod {
+impl Strategy for PodStrategy {
     fn default(&self, pod: &mut Value, _context: &Context<'_>) {
         if pod.is_object() {
             defaults::default_pod(pod);
         }
+    }
+
+    fn admit(&self, pod: &mut Value, tolerations: TolerationSeconds) {
+        add_default_tolerations(pod, tolerations);
     }
 
     fn prepare_create(&self, pod: &mut Value, context: &Context<'_>) {

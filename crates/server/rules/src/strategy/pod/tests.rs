@@ -22,18 +22,18 @@ fn with_gate<T>(on: bool, run: impl FnOnce(&Context<'_>) -> T) -> T {
 /// The object as a create would store it, and what is wrong with it.
 fn create(mut pod: Value, gate: bool) -> (Value, Vec<String>) {
     with_gate(gate, |context| {
-        Pod.default(&mut pod, context);
-        Pod.prepare_create(&mut pod, context);
-        let errors = Pod.validate_create(&pod, context);
+        PodStrategy.default(&mut pod, context);
+        PodStrategy.prepare_create(&mut pod, context);
+        let errors = PodStrategy.validate_create(&pod, context);
         (pod, errors.iter().map(ToString::to_string).collect())
     })
 }
 
 fn update(old: &Value, mut new: Value, part: Part, gate: bool) -> (Value, Vec<String>) {
     with_gate(gate, |context| {
-        Pod.default(&mut new, context);
-        Pod.prepare_update(&mut new, old, part, context);
-        let errors = Pod.validate_update(&new, old, part, context);
+        PodStrategy.default(&mut new, context);
+        PodStrategy.prepare_update(&mut new, old, part, context);
+        let errors = PodStrategy.validate_update(&new, old, part, context);
         (new, errors.iter().map(ToString::to_string).collect())
     })
 }
@@ -99,7 +99,7 @@ fn a_typical_pod_is_created_pending_with_its_class() {
         pod["status"],
         json!({"phase": "Pending", "qosClass": "Burstable"})
     );
-    assert_eq!(Pod.first_generation(), Some(1));
+    assert_eq!(PodStrategy.first_generation(), Some(1));
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_stored_pod_has_only_fields_that_the_schema_knows() {
     pod["spec"]["serviceAccountName"] = json!("robot");
     defaults::default_pod(&mut pod);
     let mut checked = pod.clone();
-    let kind = crate::Kind::by_type("v1", "Pod").unwrap();
+    let kind = &crate::kinds::POD;
     let complaints = crate::decode::check_object(&mut checked, crate::schema::of(kind)).unwrap();
     assert_eq!(complaints, []);
     assert_eq!(checked, pod);
@@ -373,17 +373,20 @@ fn grace_is_the_request_or_the_spec_and_nothing_for_pods_that_do_not_run() {
         "spec": {"nodeName": "n1", "terminationGracePeriodSeconds": 30},
         "status": {"phase": "Running"},
     });
-    assert_eq!(Pod.grace(&running, None), Grace::Seconds(30));
-    assert_eq!(Pod.grace(&running, Some(5)), Grace::Seconds(5));
-    assert_eq!(Pod.grace(&running, Some(0)), Grace::Now);
-    assert_eq!(Pod.grace(&running, Some(-1)), Grace::Seconds(1));
-    assert_eq!(Pod.grace(&json!({"spec": {"nodeName": "n1"}}), None), Grace::Now);
+    assert_eq!(PodStrategy.grace(&running, None), Grace::Seconds(30));
+    assert_eq!(PodStrategy.grace(&running, Some(5)), Grace::Seconds(5));
+    assert_eq!(PodStrategy.grace(&running, Some(0)), Grace::Now);
+    assert_eq!(PodStrategy.grace(&running, Some(-1)), Grace::Seconds(1));
+    assert_eq!(
+        PodStrategy.grace(&json!({"spec": {"nodeName": "n1"}}), None),
+        Grace::Now
+    );
     let mut ended = running.clone();
     ended["status"]["phase"] = json!("Succeeded");
-    assert_eq!(Pod.grace(&ended, Some(5)), Grace::Now);
+    assert_eq!(PodStrategy.grace(&ended, Some(5)), Grace::Now);
     let mut waiting = running;
     waiting["spec"]["nodeName"] = json!("");
-    assert_eq!(Pod.grace(&waiting, None), Grace::Now);
+    assert_eq!(PodStrategy.grace(&waiting, None), Grace::Now);
 }
 
 #[test]
@@ -403,14 +406,21 @@ fn field_selectors_see_the_documented_fields() {
         ("status.nominatedNodeName", Some("")),
         ("spec.containers", None),
     ] {
-        assert_eq!(Pod.selectable(&pod, field).as_deref(), value, "{field}");
+        assert_eq!(PodStrategy.selectable(&pod, field).as_deref(), value, "{field}");
     }
 }
 
 #[test]
 fn names_that_cannot_be_host_names_are_warned_about() {
-    assert!(Pod.warnings(&json!({"metadata": {"name": "web"}})).is_empty());
-    assert_eq!(Pod.warnings(&json!({"metadata": {"name": "a.b"}})).len(), 1);
+    assert!(
+        PodStrategy
+            .warnings(&json!({"metadata": {"name": "web"}}))
+            .is_empty()
+    );
+    assert_eq!(
+        PodStrategy.warnings(&json!({"metadata": {"name": "a.b"}})).len(),
+        1
+    );
 }
 
 proptest! {
@@ -424,15 +434,15 @@ proptest! {
         for part in [Part::Main, Part::Status] {
             update(&old, new.clone(), part, gate);
         }
-        let _ = Pod.bumps_generation(&new, &old);
-        let _ = Pod.grace(&new, seconds);
-        let _ = Pod.warnings(&new);
+        let _ = PodStrategy.bumps_generation(&new, &old);
+        let _ = PodStrategy.grace(&new, seconds);
+        let _ = PodStrategy.warnings(&new);
         let now = "2024-05-01T10:00:00Z".parse().unwrap();
         let _ = binding::bind(&new, &old, now);
         let _ = binding::evict(&new, &old, now);
         let again = with_gate(gate, |context| {
             let mut again = created.clone();
-            Pod.default(&mut again, context);
+            PodStrategy.default(&mut again, context);
             again
         });
         prop_assert_eq!(again, created);

@@ -15,13 +15,13 @@ fn check(spec: Value, expected: &[&str]) {
 }
 
 fn check_in(world: &World, spec: Value, expected: &[&str]) {
-    let errors = world.created(&Service, service(spec.clone())).1;
+    let errors = world.created(&ServiceStrategy, service(spec.clone())).1;
     assert_eq!(errors, expected, "{spec}");
 }
 
 /// Creates and allocates, with every pick at the start of its range.
 fn stored(world: &World, spec: Value) -> Value {
-    let (mut object, errors) = world.created(&Service, service(spec));
+    let (mut object, errors) = world.created(&ServiceStrategy, service(spec));
     assert_eq!(errors, Vec::<String>::new());
     plan(&mut object, None, &world.cluster, &BTreeSet::new(), &mut |_| 0).unwrap();
     object
@@ -29,7 +29,7 @@ fn stored(world: &World, spec: Value) -> Value {
 
 /// Updates and allocates; the errors of either step.
 fn change(world: &World, new: Value, old: &Value) -> Result<Value, Vec<String>> {
-    let (mut object, errors) = world.updated(&Service, new, old, Part::Main);
+    let (mut object, errors) = world.updated(&ServiceStrategy, new, old, Part::Main);
     if !errors.is_empty() {
         return Err(errors);
     }
@@ -434,7 +434,7 @@ fn status_belongs_to_load_balancers_and_to_its_subresource() {
         let mut new = old.clone();
         new["status"] = json!({"loadBalancer": {"ingress": ingress}});
         new["spec"]["type"] = json!("ClusterIP");
-        updated(&Service, new, &old, Part::Status)
+        updated(&ServiceStrategy, new, &old, Part::Status)
     };
     let (object, errors) =
         report(json!([{"ip": "192.0.2.1", "ipMode": "Proxy"}, {"hostname": "a.example.com"}]));
@@ -452,7 +452,7 @@ fn status_belongs_to_load_balancers_and_to_its_subresource() {
     let mut main = object.clone();
     main["status"] = json!({});
     assert_eq!(
-        updated(&Service, main, &object, Part::Main).0["status"],
+        updated(&ServiceStrategy, main, &object, Part::Main).0["status"],
         object["status"]
     );
 }
@@ -460,21 +460,21 @@ fn status_belongs_to_load_balancers_and_to_its_subresource() {
 #[test]
 fn services_are_found_by_type_and_address_and_warned_about() {
     let object = created(
-        &Service,
+        &ServiceStrategy,
         service(json!({"clusterIP": "None", "sessionAffinity": "ClientIP"})),
     )
     .0;
     assert_eq!(
-        Service.selectable(&object, "spec.clusterIP").as_deref(),
+        ServiceStrategy.selectable(&object, "spec.clusterIP").as_deref(),
         Some("None")
     );
     assert_eq!(
-        Service.selectable(&object, "spec.type").as_deref(),
+        ServiceStrategy.selectable(&object, "spec.type").as_deref(),
         Some("ClusterIP")
     );
-    assert_eq!(Service.selectable(&object, "spec.other"), None);
+    assert_eq!(ServiceStrategy.selectable(&object, "spec.other"), None);
     assert_eq!(
-        Service.warnings(&object),
+        ServiceStrategy.warnings(&object),
         ["spec.SessionAffinity is ignored for headless services"]
     );
 }

@@ -1,6 +1,6 @@
 //! What may happen to a pod after it was created?
 
-use super::super::{Part, Pod, probe};
+use super::super::{Part, PodStrategy, probe};
 use super::{create, stored, update, web};
 use crate::strategy::Strategy as _;
 use serde_json::{Value, json};
@@ -142,7 +142,7 @@ fn a_client_that_does_not_know_the_offsets_does_not_lose_them() {
         let (new, errors) = update(&old, returned, Part::Main, gate);
         assert_eq!(errors, [""; 0]);
         assert_eq!(new["spec"], old["spec"]);
-        assert!(!Pod.bumps_generation(&new, &old));
+        assert!(!PodStrategy.bumps_generation(&new, &old));
     }
 }
 
@@ -229,7 +229,7 @@ fn generation_counts_changes_of_meaning() {
     let mut new = old.clone();
     new["metadata"]["labels"]["app"] = json!("other");
     new["status"]["phase"] = json!("Running");
-    assert!(!Pod.bumps_generation(&new, &old));
+    assert!(!PodStrategy.bumps_generation(&new, &old));
     new["spec"]["containers"][0]["image"] = json!("nginx:2");
-    assert!(Pod.bumps_generation(&new, &old));
+    assert!(PodStrategy.bumps_generation(&new, &old));
 }

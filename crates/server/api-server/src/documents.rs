@@ -1,0 +1,111 @@
+//! What does the server say about itself: version, health, metrics, discovery and OpenAPI?
+
+use crate::dispatch::text;
+use crate::http::body::Body;
+use crate::http::negotiate::{Form, negotiate};
+use crate::http::query::Query;
+use crate::http::route::Route;
+use crate::reply::Reply;
+use crate::server::Server;
+use crate::{health, version};
+use bytes::Bytes;
+use http::{HeaderMap, header};
+use pointsman_rules::document::Document;
+use pointsman_rules::{ApiError, discovery, openapi};
+use serde_json::Value;
+
+/// Serves what is neither a resource nor a review.
+pub async fn serve(
+    server: &Server,
+    route: Route,
+    query: &Query,
+    headers: &HeaderMap,
+) -> Result<Reply, ApiError> {
+    let accept = text(headers, header::ACCEPT);
+    let forms = &[Form::Json, Form::AggregatedDiscovery];
+    let aggregated = |document: &'static Document| {
+        let mut reply = published(document, headers);
+        reply.content_type = Form::AggregatedDiscovery.content_type();
+        reply.headers.push((header::VARY, "Accept".into()));
+        reply.headers.push((header::CACHE_CONTROL, "public".into()));
+        reply
+    };
+    match route {
+        Route::Version => Ok(Reply::json(200, version::document())),
+        Route::Health { probe, check } => {
+            let verbose = query.all("verbose").next().is_some();
+            let excluded: Vec<&str> = query.all("exclude").collect();
+            Ok(health::answer(server, &probe, check.as_deref(), &excluded, verbose).await)
+        }
+        Route::Metrics => {
+            let mut reply = Reply::text(200, server.metrics.registry.render());
+            reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
+            Ok(reply)
+        }
+        Route::Api if negotiate(accept.as_deref(), forms)? == Form::AggregatedDiscovery => {
+            Ok(aggregated(discovery::aggregated_core()))
+        }
+        Route::Apis if negotiate(accept.as_deref(), forms)? == Form::AggregatedDiscovery => {
+            Ok(aggregated(discovery::aggregated_groups()))
+        }
+        Route::Api => Ok(Reply::json(200, discovery::api_versions())),
+        Route::Apis => Ok(Reply::json(200, discovery::group_list())),
+        Route::Group(group) => found(discovery::group(&group)),
+        Route::GroupVersion(group, version) => found(discovery::resource_list(&group, &version)),
+        Route::OpenApiIndex => Ok(published(openapi::index(), headers)),
+        Route::OpenApi(group, version) => {
+            let document = openapi::document(&group, &version).ok_or(ApiError::NoSuchResource)?;
+            let mut reply = published(document, headers);
+            if query.get("hash").is_some() {
+                // The URL names the content, so it never changes.
+                reply
+                    .headers
+                    .push((header::CACHE_CONTROL, "public, immutable".into()));
+            }
+            Ok(reply)
+        }
+        Route::Root => Ok(Reply::json(200, paths())),
+        Route::Resource(_) | Route::Review { .. } => Err(ApiError::NoSuchResource),
+    }
+}
+
+fn found(document: Option<Value>) -> Result<Reply, ApiError> {
+    document
+        .map(|document| Reply::json(200, document))
+        .ok_or(ApiError::NoSuchResource)
+}
+
+/// A document that never changes, or 304 if the client has it.
+fn published(document: &'static Document, headers: &HeaderMap) -> Reply {
+    let etag = document.etag();
+    let known = text(headers, header::IF_NONE_MATCH).is_some_and(|known| known.contains(&etag));
+    let (code, body) = if known {
+        (304, &[][..])
+    } else {
+        (200, document.body.as_slice())
+    };
+    let mut reply = Reply::new(code, Body::whole(Bytes::from_static(body)));
+    reply.headers.push((header::ETAG, etag));
+    reply
+}
+
+fn paths() -> Value {
+    let versions = discovery::group_versions().into_iter();
+    let groups = versions.map(|(group, version)| match group {
+        "" => format!("/api/{version}"),
+        group => format!("/apis/{group}/{version}"),
+    });
+    let fixed = [
+        "/api",
+        "/apis",
+        "/healthz",
+        "/livez",
+        "/metrics",
+        "/openapi/v3",
+        "/readyz",
+        "/version",
+    ];
+    let mut paths: Vec<String> = groups.chain(fixed.map(String::from)).collect();
+    paths.sort();
+    serde_json::json!({"paths": paths})
+}
