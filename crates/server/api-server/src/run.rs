@@ -221,12 +221,8 @@ async fn open_store(config: &Config) -> Result<Arc<dyn Store>, StartError> {
     Ok(match &config.store {
         StoreChoice::Embedded => {
             let dir = config.data_dir.join("store");
-            // The only watch is the cache's, which is never far behind and remembers changes itself.
-            let options = Options {
-                window_bytes: 8 << 20,
-                ..Options::default()
-            };
-            let opened = tokio::task::spawn_blocking(move || EmbeddedStore::open(&dir, options)).await;
+            let open = move || EmbeddedStore::open(&dir, Options::default());
+            let opened = tokio::task::spawn_blocking(open).await;
             Arc::new(opened.expect("opening does not panic")?)
         }
         StoreChoice::Etcd {

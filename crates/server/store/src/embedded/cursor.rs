@@ -4,55 +4,61 @@
 //! disk if it is further behind, so a slow watch costs no memory and never holds up the writer.
 
 use super::Shared;
-use super::signals::Subscription;
 use super::tables;
 use super::window::STEP;
 use crate::{Answer, Batch, StoreError, Watch};
 use std::sync::Arc;
+use tokio::sync::watch;
+
+/// What watches wait for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Signal {
+    /// The newest published revision.
+    pub revision: u64,
+    /// How often progress was asked for.
+    pub asked: u64,
+    /// The store was closed.
+    pub closed: bool,
+}
 
 /// A running watch of the embedded engine.
 pub struct Cursor {
     shared: Arc<Shared>,
-    subscription: Subscription,
+    signal: watch::Receiver<Signal>,
     prefix: Arc<str>,
     position: u64,
-    /// The newest revision when the watch began: up to here no signal will come.
-    start: u64,
     asked: u64,
 }
 
 impl Cursor {
     /// A watch that goes on after a revision.
     pub fn new(shared: Arc<Shared>, prefix: &str, from: u64) -> Result<Self, StoreError> {
-        // Joining comes before looking at the newest revision, so that no change falls between.
-        let mut subscription = shared.signals.subscribe(prefix);
-        let asked = subscription.now().asked;
         shared.index().check(from)?;
-        let start = shared.window().newest();
+        let signal = shared.signal.subscribe();
+        let asked = signal.borrow().asked;
         Ok(Self {
             shared,
-            subscription,
+            signal,
             prefix: prefix.into(),
             position: from,
-            start,
             asked,
         })
     }
 
     async fn step(&mut self) -> Result<Batch, StoreError> {
         loop {
-            let signal = self.subscription.now();
+            let signal = *self.signal.borrow_and_update();
             if signal.closed {
                 return Err(StoreError::Unavailable("the store is closed".into()));
             }
-            let due = self.position < signal.revision.max(self.start);
-            if due || signal.asked != self.asked {
+            if self.position < signal.revision || signal.asked != self.asked {
                 let batch = self.read().await?;
                 self.asked = signal.asked;
                 self.position = batch.complete_to.0;
                 return Ok(batch);
             }
-            self.subscription.changed().await;
+            // The sender lives in `shared`.
+            let _ = self.signal.changed().await;
         }
     }
 

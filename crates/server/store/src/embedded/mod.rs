@@ -9,7 +9,6 @@ mod database;
 mod disk;
 mod group;
 mod index;
-mod signals;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -17,17 +16,16 @@ mod window;
 mod writer;
 
 use crate::{Answer, Entry, Outcome, Page, Range, Revision, Store, StoreError, Transaction, Watch};
-use cursor::Cursor;
+use cursor::{Cursor, Signal};
 use database::Reopening;
 use disk::Disk;
 use index::Index;
-use signals::Signals;
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
 use tables::Values;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use window::Window;
 use writer::{Job, Writer};
 
@@ -39,7 +37,8 @@ const READ_IN_PLACE: usize = 64;
 pub struct Options {
     /// The page cache of the database.
     pub cache_bytes: usize,
-    /// How many recent events are kept in memory for watches.
+    /// How many recent events are kept in memory for watches. They bridge the time between a commit and
+    /// the reader; the API server, the one reader there is, remembers changes for its own watchers.
     pub window_events: usize,
     /// How many bytes of values, old and new, those events may hold.
     pub window_bytes: usize,
@@ -58,7 +57,7 @@ impl Default for Options {
         Self {
             cache_bytes: 32 << 20,
             window_events: 100_000,
-            window_bytes: 64 << 20,
+            window_bytes: 8 << 20,
             queue: 1024,
             quick_repair_from: Some(64 << 20),
         }
@@ -77,8 +76,7 @@ struct Shared {
     database: Reopening,
     index: RwLock<Index>,
     window: RwLock<Window>,
-    signals: Arc<Signals>,
-    options: Options,
+    signal: watch::Sender<Signal>,
     lock: Mutex<Option<File>>,
 }
 
@@ -94,13 +92,16 @@ impl EmbeddedStore {
         let database = Reopening::open(disk, &options)?;
         let index = database.retrying(|| tables::load_index(&*database.snapshot()?))?;
         let window = Window::new(index.newest(), options.window_events, options.window_bytes);
+        let signal = watch::Sender::new(Signal {
+            revision: index.newest(),
+            ..Signal::default()
+        });
         let (queue, jobs) = mpsc::channel(options.queue);
         let shared = Arc::new(Shared {
             database,
             index: RwLock::new(index),
             window: RwLock::new(window),
-            signals: Arc::default(),
-            options,
+            signal,
             lock: Mutex::new(lock),
         });
         let writer = Writer::new(Arc::clone(&shared), jobs);
@@ -169,7 +170,7 @@ impl Store for EmbeddedStore {
 
     fn request_progress(&self) -> Answer<'_, ()> {
         Box::pin(async {
-            self.shared.signals.ask();
+            self.shared.signal.send_modify(|signal| signal.asked += 1);
             Ok(())
         })
     }
@@ -224,7 +225,7 @@ impl Shared {
 
     /// Ends the watches and lets another process have the directory.
     fn close(&self) {
-        self.signals.close();
+        self.signal.send_modify(|signal| signal.closed = true);
         self.database.close();
         self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
     }

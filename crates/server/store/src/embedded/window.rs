@@ -47,11 +47,6 @@ impl Window {
         self.floor
     }
 
-    /// The newest revision pushed.
-    pub fn newest(&self) -> u64 {
-        self.newest
-    }
-
     /// Appends the events of newer revisions and drops the oldest revisions over the bounds.
     pub fn push(&mut self, events: impl IntoIterator<Item = Event>) {
         for event in events {

@@ -42,8 +42,6 @@ pub struct Writer {
     unsettled: Option<Decided>,
     /// Set after a failure, so that a full disk is not hammered with clean-up.
     garbage_paused: bool,
-    /// Events and bytes published since all watches were last told to move on.
-    unnudged: (usize, usize),
 }
 
 /// A group that is ready for the disk.
@@ -70,7 +68,6 @@ impl Writer {
             held: None,
             unsettled: None,
             garbage_paused: false,
-            unnudged: (0, 0),
         }
     }
 
@@ -266,18 +263,8 @@ impl Writer {
         }
         let newest = index.newest();
         drop(index);
-        self.unnudged.0 += events.len();
-        self.unnudged.1 += events.iter().map(Event::bytes).sum::<usize>();
-        let keys: Vec<Arc<str>> = events.iter().map(|event| Arc::clone(event.key())).collect();
         self.shared.window_mut().push(events);
-        self.shared.signals.raise(keys.iter().map(|key| &**key), newest);
-        // Idle watches move on now and then, or they would fall out of the window and have to read
-        // what does not concern them from disk.
-        let options = &self.shared.options;
-        if self.unnudged.0 > options.window_events / 8 || self.unnudged.1 > options.window_bytes / 8 {
-            self.unnudged = (0, 0);
-            self.shared.signals.raise_all(newest);
-        }
+        self.shared.signal.send_modify(|signal| signal.revision = newest);
     }
 
     fn compact(&mut self, revision: u64) -> Result<(), StoreError> {
