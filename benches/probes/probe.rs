@@ -3,10 +3,11 @@
 use crate::exec::Processes;
 use crate::measure::{Counts, cpu_time, resident_mib};
 use anyhow::Result;
+use pointsman_objects::pod_manifest::PodManifest;
 use pointsman_probe_io::{Config, Floors, Limits, Policy, Prober, Reading, Started};
 use pointsman_telemetry::Registry;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -144,7 +145,7 @@ async fn measure(load: Load) -> Result<Sample> {
     })
 }
 
-fn pod(at: usize, load: &Load) -> Value {
+fn pod(at: usize, load: &Load) -> PodManifest {
     let mut probe = match load.handler {
         Handler::Http => json!({"httpGet": {"port": load.port, "path": "/healthz"}}),
         Handler::Tcp => json!({"tcpSocket": {"port": load.port}}),
@@ -153,8 +154,9 @@ fn pod(at: usize, load: &Load) -> Value {
     };
     probe["periodSeconds"] = json!(1);
     probe["periodMilliseconds"] = json!(load.period_ms - 1000);
-    json!({
+    let pod = json!({
         "metadata": {"uid": format!("uid-{at}"), "name": format!("pod-{at}"), "namespace": "bench"},
         "spec": {"containers": [{"name": "c", "readinessProbe": probe}]},
-    })
+    });
+    serde_json::from_value(pod).expect("a pod")
 }

@@ -19,6 +19,8 @@ pub mod metadata;
 pub mod names;
 pub mod node;
 pub mod pod;
+pub mod pod_manifest;
+pub mod pod_status;
 pub mod port;
 pub mod probe;
 mod read;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pointsman_model::{Labels, Moment, Text};
-use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
 
 use crate::condition::{Condition, ConditionStatus, RawCondition};
 use crate::interner::Interner;
@@ -45,14 +45,31 @@ pub enum Phase {
 }
 
 impl Phase {
-    fn parse(text: Option<&str>) -> Self {
-        match text {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Unknown => "Unknown",
+            Self::Running => "Running",
+            Self::Succeeded => "Succeeded",
+            Self::Failed => "Failed",
+        }
+    }
+
+    /// Whether it never changes again.
+    pub fn is_final(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed)
+    }
+}
+
+impl<'de> Deserialize<'de> for Phase {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match Option::<String>::deserialize(deserializer)?.as_deref() {
             None | Some("" | "Pending") => Self::Pending,
             Some("Running") => Self::Running,
             Some("Succeeded") => Self::Succeeded,
             Some("Failed") => Self::Failed,
             Some(_) => Self::Unknown,
-        }
+        })
     }
 }
 
@@ -168,7 +185,7 @@ impl Pod {
 
     /// Whether the pod ran to its end.
     pub fn is_finished(&self) -> bool {
-        matches!(self.phase, Phase::Succeeded | Phase::Failed)
+        self.phase.is_final()
     }
 
     /// Whether the pod runs or will run: not at its end, and not being deleted.
@@ -296,7 +313,7 @@ struct RawPort {
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct RawStatus {
-    phase: Option<String>,
+    phase: Phase,
     #[serde(rename = "podIPs", deserialize_with = "nullable")]
     pod_ips: Vec<RawIp>,
     #[serde(deserialize_with = "nullable")]
@@ -354,7 +371,7 @@ impl From<RawPod> for Pod {
                     })
                 })
                 .collect(),
-            phase: Phase::parse(status.phase.as_deref()),
+            phase: status.phase,
             ips: addresses(status.pod_ips.iter().map(|raw| raw.ip.as_str())),
             ready_condition: RawCondition::find(&status.conditions, "Ready"),
             scheduled_condition: RawCondition::find(&status.conditions, "PodScheduled"),

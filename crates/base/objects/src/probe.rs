@@ -98,29 +98,39 @@ pub struct EffectiveProbe {
     pub settled_period: Millis,
 }
 
+/// What a probe says about its times: seconds and an offset in milliseconds each, 0 where it says nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Given {
+    pub initial_delay: (i64, i64),
+    pub period: (i64, i64),
+    pub timeout: (i64, i64),
+}
+
 impl EffectiveProbe {
     /// Reads the timing of `probe`, a Probe object as the API carries it.
     pub fn of(probe: &Value) -> Self {
-        let seconds = |field, default| match int_at(probe, &[field]) {
-            None | Some(0) => default,
-            Some(seconds) => seconds,
-        };
-        let offset = |field| int_at(probe, &[field]).unwrap_or(0);
-        let period_seconds = seconds("periodSeconds", 10);
-        let period = Millis::sum(period_seconds, offset("periodMilliseconds"));
-        let settled_period = if period < Millis(1000) {
-            Millis::sum(period_seconds, 0)
-        } else {
-            period
-        };
+        let number = |field| int_at(probe, &[field]).unwrap_or(0);
+        Self::sum(Given {
+            initial_delay: (number("initialDelaySeconds"), number("initialDelayMilliseconds")),
+            period: (number("periodSeconds"), number("periodMilliseconds")),
+            timeout: (number("timeoutSeconds"), number("timeoutMilliseconds")),
+        })
+    }
+
+    /// Applies defaults and adds offsets.
+    pub fn sum(given: Given) -> Self {
+        let seconds = |given: i64, default| if given == 0 { default } else { given };
+        let period_seconds = seconds(given.period.0, 10);
+        let period = Millis::sum(period_seconds, given.period.1);
         Self {
-            initial_delay: Millis::sum(
-                seconds("initialDelaySeconds", 0),
-                offset("initialDelayMilliseconds"),
-            ),
+            initial_delay: Millis::sum(given.initial_delay.0, given.initial_delay.1),
             period,
-            timeout: Millis::sum(seconds("timeoutSeconds", 1), offset("timeoutMilliseconds")),
-            settled_period,
+            timeout: Millis::sum(seconds(given.timeout.0, 1), given.timeout.1),
+            settled_period: if period < Millis(1000) {
+                Millis::sum(period_seconds, 0)
+            } else {
+                period
+            },
         }
     }
 }

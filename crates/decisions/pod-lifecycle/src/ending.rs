@@ -50,7 +50,7 @@ pub(crate) struct Ending {
     pub(crate) deleted: bool,
     grace: Duration,
     pub(crate) gate: Gate,
-    /// When the first container was told to stop.
+    /// When the first container was asked to stop.
     begun: Option<Duration>,
     pub(crate) torn: Torn,
 }
@@ -77,7 +77,7 @@ impl Machine {
             }
             Some(ending) if ending.why == Why::Deleted => self.shorten(grace),
             Some(ending) => {
-                // Nothing of it serves any more, so nobody has to be waited for.
+                // Nothing of it serves any more, so there is nobody to wait for.
                 if ending.why != Why::Vanished {
                     ending.deleted = true;
                     ending.gate = Gate::Open;

@@ -1,93 +1,13 @@
-//! Which environment does a container see, and what do `$(NAME)` references stand for?
+//! Which environment does a container see?
 
-use serde::Deserialize;
-use std::collections::BTreeMap;
+use pointsman_objects::pod_manifest::{Container, EnvFrom, KeyRef, ObjectRef, Origin, expand};
+use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
-
-/// One entry of a container's `env`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Variable {
-    /// Name.
-    pub name: String,
-    /// A literal value, in which earlier variables may be referred to.
-    pub value: Option<String>,
-    /// Where the value comes from instead.
-    pub value_from: Option<Origin>,
-}
-
-/// Where a value comes from.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Origin {
-    /// A field of the pod.
-    pub field_ref: Option<FieldRef>,
-    /// A resource of the container.
-    pub resource_field_ref: Option<ResourceRef>,
-    /// A key of a ConfigMap.
-    pub config_map_key_ref: Option<KeyRef>,
-    /// A key of a Secret.
-    pub secret_key_ref: Option<KeyRef>,
-}
-
-/// A field of the pod.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct FieldRef {
-    /// Such as `status.podIP` or `metadata.labels['app']`.
-    pub field_path: String,
-}
-
-/// A resource of a container.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ResourceRef {
-    /// Another container, in volumes.
-    pub container_name: Option<String>,
-    /// Such as `limits.memory`.
-    pub resource: String,
-}
-
-/// A key of a ConfigMap or Secret.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct KeyRef {
-    /// The object.
-    pub name: String,
-    /// The key.
-    pub key: String,
-    /// Whether it may be missing.
-    pub optional: Option<bool>,
-}
-
-/// A whole ConfigMap or Secret as variables.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct EnvFrom {
-    /// What all names start with.
-    pub prefix: Option<String>,
-    /// A ConfigMap.
-    pub config_map_ref: Option<ObjectRef>,
-    /// A Secret.
-    pub secret_ref: Option<ObjectRef>,
-}
-
-/// A ConfigMap or Secret.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ObjectRef {
-    /// Its name.
-    pub name: String,
-    /// Whether it may be missing.
-    pub optional: Option<bool>,
-}
 
 /// Which kind of object holds values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Holder {
-    /// A ConfigMap.
     ConfigMap,
-    /// A Secret.
     Secret,
 }
 
@@ -98,6 +18,14 @@ impl Holder {
             Self::Secret => "secret",
         }
     }
+
+    /// The field of volumes that names such an object.
+    pub fn field(self) -> &'static str {
+        match self {
+            Self::ConfigMap => "configMap",
+            Self::Secret => "secret",
+        }
+    }
 }
 
 /// Why a container's environment cannot be made; the same spec may do once the object is there.
@@ -105,12 +33,7 @@ impl Holder {
 pub enum EnvError {
     /// The object is missing.
     #[error("{word} \"{name}\" not found", word = holder.word())]
-    NoObject {
-        /// Its kind.
-        holder: Holder,
-        /// Its name.
-        name: String,
-    },
+    NoObject { holder: Holder, name: String },
     /// The object has no such key.
     #[error("couldn't find key {key} in {word} {name}", word = holder.word())]
     NoKey {
@@ -118,7 +41,6 @@ pub enum EnvError {
         holder: Holder,
         /// Name of the object.
         name: String,
-        /// The key.
         key: String,
     },
     /// The pod has no such field.
@@ -137,48 +59,51 @@ pub struct Sources<'a> {
 }
 
 /// The objects that a container's environment needs.
-pub fn needs(from: &[EnvFrom], variables: &[Variable]) -> Vec<(Holder, String)> {
-    let mut needed = Vec::new();
-    for source in from {
-        let maps = source.config_map_ref.iter().map(|of| (Holder::ConfigMap, of));
-        let secrets = source.secret_ref.iter().map(|of| (Holder::Secret, of));
-        needed.extend(maps.chain(secrets).map(|(holder, of)| (holder, of.name.clone())));
-    }
-    for origin in variables
+pub fn needs(container: &Container) -> Vec<(Holder, String)> {
+    let whole = container.env_from.iter().flat_map(whole_objects);
+    let whole = whole.map(|(holder, of)| (holder, of.name.clone()));
+    let origins = container
+        .env
         .iter()
-        .filter_map(|variable| variable.value_from.as_ref())
-    {
-        let maps = origin.config_map_key_ref.iter().map(|of| (Holder::ConfigMap, of));
-        let secrets = origin.secret_key_ref.iter().map(|of| (Holder::Secret, of));
-        needed.extend(maps.chain(secrets).map(|(holder, of)| (holder, of.name.clone())));
-    }
-    needed.sort();
-    needed.dedup();
-    needed
+        .filter_map(|variable| variable.value_from.as_ref());
+    let keys = origins
+        .filter_map(key_of)
+        .map(|(holder, of)| (holder, of.name.clone()));
+    let needed: BTreeSet<_> = whole.chain(keys).collect();
+    needed.into_iter().collect()
+}
+
+fn whole_objects(source: &EnvFrom) -> impl Iterator<Item = (Holder, &ObjectRef)> {
+    let maps = source.config_map_ref.iter().map(|of| (Holder::ConfigMap, of));
+    maps.chain(source.secret_ref.iter().map(|of| (Holder::Secret, of)))
+}
+
+fn key_of(origin: &Origin) -> Option<(Holder, &KeyRef)> {
+    let map = origin
+        .config_map_key_ref
+        .as_ref()
+        .map(|of| (Holder::ConfigMap, of));
+    map.or(origin.secret_key_ref.as_ref().map(|of| (Holder::Secret, of)))
 }
 
 /// The environment in the order of the spec: whole objects first, then single variables, the last of a
 /// name wins.
 pub fn environment(
-    from: &[EnvFrom],
-    variables: &[Variable],
+    container: &Container,
     sources: &Sources<'_>,
 ) -> Result<BTreeMap<String, String>, EnvError> {
     let mut env = BTreeMap::new();
-    for source in from {
-        let prefix = source.prefix.as_deref().unwrap_or("");
-        let maps = source.config_map_ref.iter().map(|of| (Holder::ConfigMap, of));
-        let secrets = source.secret_ref.iter().map(|of| (Holder::Secret, of));
-        for (holder, of) in maps.chain(secrets) {
+    for source in &container.env_from {
+        for (holder, of) in whole_objects(source) {
             match sources.objects.get(&(holder, of.name.clone())) {
                 Some(object) => {
                     let pairs = object
                         .iter()
-                        .map(|(key, value)| (format!("{prefix}{key}"), value));
+                        .map(|(key, value)| (format!("{}{key}", source.prefix), value));
                     let named = pairs.filter(|(key, _)| is_name(key));
                     env.extend(named.map(|(key, value)| (key, value.clone())));
                 }
-                None if of.optional == Some(true) => {}
+                None if of.optional => {}
                 None => {
                     return Err(EnvError::NoObject {
                         holder,
@@ -188,11 +113,9 @@ pub fn environment(
             }
         }
     }
-    for variable in variables {
+    for variable in &container.env {
         let value = match &variable.value_from {
-            None => Some(expand(variable.value.as_deref().unwrap_or(""), |name| {
-                env.get(name).map(String::as_str)
-            })),
+            None => Some(expand(&variable.value, |name| env.get(name).map(String::as_str))),
             Some(origin) => origin_value(origin, sources)?,
         };
         if let Some(value) = value {
@@ -213,15 +136,13 @@ fn origin_value(origin: &Origin, sources: &Sources<'_>) -> Result<Option<String>
             .ok_or_else(missing)
             .map(Some);
     }
-    let map = origin.config_map_key_ref.iter().map(|of| (Holder::ConfigMap, of));
-    let secret = origin.secret_key_ref.iter().map(|of| (Holder::Secret, of));
-    let Some((holder, of)) = map.chain(secret).next() else {
+    let Some((holder, of)) = key_of(origin) else {
         return Ok(Some(String::new()));
     };
     let object = sources.objects.get(&(holder, of.name.clone()));
     match object.map(|object| object.get(&of.key)) {
         Some(Some(value)) => Ok(Some(value.clone())),
-        _ if of.optional == Some(true) => Ok(None),
+        _ if of.optional => Ok(None),
         Some(None) => Err(EnvError::NoKey {
             holder,
             name: of.name.clone(),
@@ -242,64 +163,11 @@ fn is_name(key: &str) -> bool {
             .all(|byte| (0x20..0x7f).contains(&byte) && byte != b'=')
 }
 
-/// Replaces `$(NAME)` by the variable's value; an unknown one stays as it is, and `$$` stands for `$`.
-pub fn expand<'a>(text: &str, lookup: impl Fn(&str) -> Option<&'a str>) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find('$') {
-        out.push_str(&rest[..at]);
-        let after = &rest[at + 1..];
-        if let Some(escaped) = after.strip_prefix('$') {
-            out.push('$');
-            rest = escaped;
-        } else if let Some((name, tail)) = after.strip_prefix('(').and_then(|open| open.split_once(')')) {
-            match lookup(name) {
-                Some(value) => out.push_str(value),
-                None => {
-                    out.push_str("$(");
-                    out.push_str(name);
-                    out.push(')');
-                }
-            }
-            rest = tail;
-        } else {
-            out.push('$');
-            rest = after;
-        }
-    }
-    out.push_str(rest);
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn expanded(text: &str) -> String {
-        expand(text, |name| match name {
-            "A" => Some("1"),
-            "EMPTY" => Some(""),
-            _ => None,
-        })
-    }
-
-    #[test]
-    fn references_expand_and_the_unknown_stays() {
-        for (text, expected) in [
-            ("$(A) $(B)", "1 $(B)"),
-            ("$$(A)", "$(A)"),
-            ("$$$(A)", "$1"),
-            ("a$(EMPTY)b", "ab"),
-            ("$(A", "$(A"),
-            ("$A $", "$A $"),
-            ("$()", "$()"),
-            ("$($(A))", "$($(A))"),
-        ] {
-            assert_eq!(expanded(text), expected, "{text}");
-        }
-    }
-
-    fn variables(json: serde_json::Value) -> Vec<Variable> {
+    fn container(json: serde_json::Value) -> Container {
         serde_json::from_value(json).unwrap()
     }
 
@@ -313,20 +181,18 @@ mod tests {
             field: &|path| (path == "metadata.name").then(|| "web".into()),
             resource: &|_| None,
         };
-        let from: Vec<EnvFrom> = serde_json::from_value(serde_json::json!([
+        let container = container(serde_json::json!({"envFrom": [
             {"prefix": "P_", "configMapRef": {"name": "c"}},
             {"secretRef": {"name": "none", "optional": true}},
-        ]))
-        .unwrap();
-        let list = variables(serde_json::json!([
+        ], "env": [
             {"name": "A", "value": "1"},
             {"name": "B", "value": "$(A)$(C)$(P_A)"},
             {"name": "A", "value": "2"},
             {"name": "K", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "K"}}},
             {"name": "O", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "no", "optional": true}}},
             {"name": "N", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
-        ]));
-        let env = environment(&from, &list, &sources).unwrap();
+        ]}));
+        let env = environment(&container, &sources).unwrap();
         let env: Vec<(&str, &str)> = env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
         let expected = [
             ("A", "2"),
@@ -338,7 +204,7 @@ mod tests {
         ];
         assert_eq!(env, expected);
         assert_eq!(
-            needs(&from, &list),
+            needs(&container),
             [(Holder::ConfigMap, "c".into()), (Holder::Secret, "none".into())]
         );
     }
@@ -350,12 +216,8 @@ mod tests {
             field: &|_| None,
             resource: &|_| None,
         };
-        let error = |json| {
-            environment(&[], &variables(json), &sources)
-                .unwrap_err()
-                .to_string()
-        };
-        let of = |kind: &str, name: &str| serde_json::json!([{"name": "X", "valueFrom": {kind: {"name": name, "key": "k"}}}]);
+        let error = |json| environment(&container(json), &sources).unwrap_err().to_string();
+        let of = |kind: &str, name: &str| serde_json::json!({"env": [{"name": "X", "valueFrom": {kind: {"name": name, "key": "k"}}}]});
         assert_eq!(error(of("configMapKeyRef", "c")), "configmap \"c\" not found");
         assert_eq!(error(of("secretKeyRef", "s")), "couldn't find key k in secret s");
     }

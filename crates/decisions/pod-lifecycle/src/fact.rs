@@ -8,7 +8,6 @@ use std::time::Duration;
 /// Both clocks: the wall's for what people read, and one that never jumps for waits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Now {
-    /// Wall clock.
     pub wall: Timestamp,
     /// Time since the agent started.
     pub mono: Duration,
@@ -23,90 +22,53 @@ pub enum Fact {
         ips: Vec<IpAddr>,
     },
     /// The sandbox could not be made.
-    SandboxFailed {
-        /// Why.
-        message: String,
-    },
-    /// A container runs.
-    Started {
-        /// Which.
-        container: String,
-        /// Which run.
+    SandboxFailed { message: String },
+    /// Something about one run of a container.
+    Container {
+        name: String,
         run: u32,
-        /// Since when.
-        at: Timestamp,
-    },
-    /// A container cannot be started as things are; the attempt does not count.
-    Refused {
-        /// Which.
-        container: String,
-        /// Which run.
-        run: u32,
-        /// One word.
-        reason: String,
-        /// A sentence.
-        message: String,
-    },
-    /// A container could not be started; the attempt counts as a run that failed.
-    StartFailed {
-        /// Which.
-        container: String,
-        /// Which run.
-        run: u32,
-        /// The exit code to show.
-        code: i32,
-        /// A sentence.
-        message: String,
-    },
-    /// A container has ended.
-    Exited {
-        /// Which.
-        container: String,
-        /// Which run.
-        run: u32,
-        /// How.
-        exit: Exit,
-    },
-    /// The post-start hook is over.
-    PostStart {
-        /// Of which container.
-        container: String,
-        /// Of which run.
-        run: u32,
-        /// What went wrong, if anything.
-        outcome: Result<(), String>,
-    },
-    /// The pre-stop hook is over.
-    PreStop {
-        /// Of which container.
-        container: String,
-        /// Of which run.
-        run: u32,
-        /// What went wrong, if anything.
-        outcome: Result<(), String>,
-    },
-    /// A probe has a verdict.
-    Probed {
-        /// Of which container.
-        container: String,
-        /// Of which run.
-        run: u32,
-        /// Which probe.
-        kind: ProbeKind,
-        /// The verdict.
-        healthy: bool,
-        /// When it was reached.
-        at: Timestamp,
+        fact: ContainerFact,
     },
     /// The gate answered, or failed to.
     GateOpened,
     /// The sandbox is gone.
     TornDown,
     /// The sandbox could not be removed.
-    TearDownFailed {
-        /// Why.
-        message: String,
+    TearDownFailed { message: String },
+}
+
+/// What became known about one run of a container.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ContainerFact {
+    /// It runs.
+    Started { at: Timestamp },
+    /// It cannot be started as things are; the attempt does not count.
+    Refused { reason: String, message: String },
+    /// It could not be started; the attempt counts as a run that failed with this exit code.
+    StartFailed { code: i32, message: String },
+    /// It has ended.
+    Exited(Exit),
+    /// The post-start hook is over.
+    PostStart(Result<(), String>),
+    /// The pre-stop hook is over.
+    PreStop(Result<(), String>),
+    /// A probe has a verdict.
+    Probed {
+        kind: ProbeKind,
+        healthy: bool,
+        at: Timestamp,
     },
+}
+
+impl ContainerFact {
+    /// The same as a fact about the pod.
+    pub fn about(self, container: impl Into<String>, run: u32) -> Fact {
+        Fact::Container {
+            name: container.into(),
+            run,
+            fact: self,
+        }
+    }
 }
 
 /// What the runtime has of a pod when an agent starts.
@@ -121,11 +83,9 @@ pub struct Found {
 /// A run that the runtime remembers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FoundContainer {
-    /// Name.
     pub name: String,
     /// Which run, counted from 0.
     pub run: u32,
-    /// Start.
     pub started_at: Timestamp,
     /// How it ended, if it did.
     pub exit: Option<Exit>,

@@ -15,15 +15,11 @@ mod ending;
 pub mod env;
 mod fact;
 mod machine;
-mod patch;
-mod spec;
 mod status;
 mod stop;
 mod unit;
 
-pub use action::{Action, News};
-pub use fact::{Fact, Found, FoundContainer, Now};
+pub use action::{Action, PodEvent};
+pub use fact::{ContainerFact, Fact, Found, FoundContainer, Now};
 pub use machine::{Machine, Probed, Settings};
-pub use spec::{Container, GATE_ANNOTATION, Hooks, Pod, PodSpec, Probe, RestartPolicy};
-pub use status::{Condition, ContainerStatus, Phase, PodStatus, Waiting};
-pub use unit::{Cause, Ended, Exit, ProbeKind, Role};
+pub use unit::{Cause, Exit, ProbeKind, Role};

@@ -1,21 +1,28 @@
 //! Which actions follow from what is known of a pod?
 
-use crate::action::{Action, News};
+use crate::action::{Action, PodEvent};
 use crate::ending::{Ending, Gate, Torn, Why};
-use crate::fact::{Fact, Found, Now};
-use crate::spec::{GATE_ANNOTATION, Pod, PodSpec, Reported};
-use crate::status::{Memory, Phase};
+use crate::fact::{ContainerFact, Fact, Found, Now};
+use crate::status::Memory;
 use crate::stop;
-use crate::unit::{Doom, Ended, ProbeKind, Role, Run, Unit};
+use crate::unit::{Doom, ProbeKind, Role, Run, Unit, ended, unstarted};
 use jiff::Timestamp;
+use pointsman_objects::ConditionStatus;
+use pointsman_objects::names::GATE_ANNOTATION;
+use pointsman_objects::pod::Phase;
+use pointsman_objects::pod_manifest::{PodManifest, PodSpec, ReportedStatus};
+use pointsman_objects::pod_status::{PodStatus, StatusPatch};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
 /// Grace where nobody set one (the API's default).
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+/// Until a pod is torn down again after that failed.
+const TEAR_DOWN_RETRY: Duration = Duration::from_secs(1);
 /// Waits before a sandbox is tried again.
 const SANDBOX_RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+
 /// What holds for all pods of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
@@ -50,7 +57,7 @@ pub struct Machine {
     pub(crate) ending: Option<Ending>,
     pub(crate) final_phase: Option<Phase>,
     /// Conditions that others write.
-    pub(crate) gates: BTreeMap<String, String>,
+    pub(crate) gates: BTreeMap<String, ConditionStatus>,
     /// Whether the shutdown gate is asked, if there is one.
     pub(crate) is_gated: bool,
     pub(crate) memory: Memory,
@@ -60,14 +67,18 @@ pub struct Machine {
 
 impl Machine {
     /// A pod that this node just got to know, or knows again after a restart of the agent.
-    pub fn new(pod: &Pod, settings: Settings, found: &Found, now: Now) -> Self {
+    pub fn new(pod: &PodManifest, settings: Settings, found: &Found, now: Now) -> Self {
         let spec = &pod.spec;
-        let inits = spec.init_containers.iter().map(|c| Unit::new(c, true, spec));
-        let mains = spec.containers.iter().map(|c| Unit::new(c, false, spec));
+        let inits = spec.init_containers.iter();
+        let inits = inits.map(|init| Unit::new(init, Role::of_init(init), spec));
+        let mains = spec
+            .containers
+            .iter()
+            .map(|main| Unit::new(main, Role::Main, spec));
         let metadata = &pod.metadata;
         let mut machine = Self {
             settings,
-            uid: metadata.uid.clone(),
+            uid: metadata.uid.to_string(),
             label: format!("{}_{}({})", metadata.name, metadata.namespace, metadata.uid),
             spec: spec.clone(),
             generation: metadata.generation,
@@ -94,7 +105,7 @@ impl Machine {
         machine
     }
 
-    fn take_over(&mut self, reported: &Reported, found: &Found, now: Now) {
+    fn take_over(&mut self, reported: &ReportedStatus, found: &Found, now: Now) {
         let known = |name: &str| {
             let all = reported.init_container_statuses.iter();
             all.chain(&reported.container_statuses)
@@ -114,19 +125,19 @@ impl Machine {
             }
             unit.resume(run.run, run.started_at, reported);
             if let (Some(exit), Run::Running(running)) = (&run.exit, &unit.run) {
-                let ended = Ended::of(running, exit);
+                let ended = ended(running, exit);
                 unit.end(ended, now.mono);
             }
         }
         // A pod that had ended does not come back, whatever else was found.
-        self.final_phase = reported.phase.as_deref().and_then(Phase::final_of);
+        self.final_phase = Some(reported.phase).filter(|phase| phase.is_final());
         if self.final_phase.is_some() {
             self.begin_ending(Why::Completed);
         }
     }
 
     /// Takes in the pod's object as it is now.
-    pub fn update(&mut self, pod: &Pod, now: Now) {
+    pub fn update(&mut self, pod: &PodManifest, now: Now) {
         self.generation = pod.metadata.generation;
         self.gates = crate::status::foreign(&pod.status);
         self.is_gated = pod
@@ -150,7 +161,7 @@ impl Machine {
                 unit.trouble = None;
             }
         }
-        if pod.metadata.deletion_timestamp.is_some() {
+        if pod.metadata.is_terminating() {
             let seconds = pod.metadata.deletion_grace_period_seconds;
             self.delete(seconds.map_or(self.grace(), seconds_to_duration));
         }
@@ -251,125 +262,100 @@ impl Machine {
         times.into_iter().filter(|time| *time > now).min()
     }
 
-    /// Takes in a fact. What follows from it comes out of the next [`Machine::step`], except for news.
-    pub fn fact(&mut self, fact: Fact, now: Now) -> Vec<News> {
-        self.cause = match &fact {
-            Fact::Probed { at, .. } | Fact::Started { at, .. } => *at,
-            Fact::Exited { exit, .. } => exit.at,
-            _ => now.wall,
-        };
+    /// The report as a patch of the pod's status.
+    pub fn patch<'a>(
+        &'a self,
+        status: &'a PodStatus,
+        host_ips: &'a [IpAddr],
+        change_annotation: &'a str,
+    ) -> StatusPatch<'a> {
+        StatusPatch {
+            uid: &self.uid,
+            status,
+            host_ips,
+            change_annotation,
+        }
+    }
+
+    /// Takes in a fact, which may be worth an Event. What else follows from it comes out of the next
+    /// [`Machine::step`].
+    pub fn fact(&mut self, fact: Fact, now: Now) -> Option<PodEvent> {
+        self.cause = now.wall;
         match fact {
             Fact::SandboxUp { ips } => {
                 self.sandbox_failures = 0;
                 self.sandbox = Sandbox::Up { ips };
+                None
             }
-            Fact::SandboxFailed { message } => {
-                let (first, longest) = SANDBOX_RETRY;
-                let wait = (first * (1 << self.sandbox_failures.min(10))).min(longest);
-                self.sandbox_failures += 1;
-                self.sandbox = Sandbox::Failed {
-                    retry_at: now.mono + wait,
-                };
-                return vec![News::warning("FailedCreatePodSandBox", message)];
-            }
+            Fact::SandboxFailed { message } => Some(self.sandbox_failed(message, now)),
+            Fact::Container { name, run, fact } => self.container_fact(&name, run, fact, now),
             Fact::GateOpened => {
-                if let Some(ending) = &mut self.ending {
-                    ending.gate = Gate::Open;
-                }
+                self.ending.as_mut()?.gate = Gate::Open;
+                None
             }
             Fact::TornDown => {
-                if let Some(ending) = &mut self.ending {
-                    ending.torn = Torn::Done;
-                }
+                self.ending.as_mut()?.torn = Torn::Done;
+                None
             }
             Fact::TearDownFailed { message } => {
                 if let Some(ending) = &mut self.ending {
-                    ending.torn = Torn::NotYet {
-                        retry_at: now.mono + Duration::from_secs(1),
-                    };
+                    let retry_at = now.mono + TEAR_DOWN_RETRY;
+                    ending.torn = Torn::NotYet { retry_at };
                 }
-                return vec![News::warning("FailedKillPod", message)];
+                Some(PodEvent::warning("FailedKillPod", message))
             }
-            other => return self.container_fact(other, now),
         }
-        Vec::new()
     }
 
-    fn container_fact(&mut self, fact: Fact, now: Now) -> Vec<News> {
-        let told = match fact {
-            Fact::Started { container, run, at } => self.starting(&container, run).map(|unit| {
-                unit.started(at);
-                News::normal("Started", format!("Started container {container}"))
-            }),
-            Fact::Refused {
-                container,
-                run,
-                reason,
-                message,
-            } => self.starting(&container, run).map(|unit| {
-                unit.refused(&reason, &message, now.mono);
-                News::warning("Failed", format!("{reason}: {message}"))
-            }),
-            Fact::StartFailed {
-                container,
-                run,
-                code,
-                message,
-            } => self.starting(&container, run).map(|unit| {
-                unit.end(Ended::unstarted(run, code, &message, now.wall), now.mono);
-                News::warning("Failed", format!("Error: {message}"))
-            }),
-            Fact::Exited { container, run, exit } => {
-                if let Some(unit) = self.unit(&container)
-                    && let Some(running) = unit.running_mut(run)
-                {
-                    let ended = Ended::of(running, &exit);
-                    unit.end(ended, now.mono);
-                }
+    fn container_fact(&mut self, name: &str, run: u32, fact: ContainerFact, now: Now) -> Option<PodEvent> {
+        match fact {
+            ContainerFact::Started { at } => {
+                self.cause = at;
+                self.starting(name, run)?.started(at);
+                Some(PodEvent::normal("Started", format!("Started container {name}")))
+            }
+            ContainerFact::Refused { reason, message } => {
+                self.starting(name, run)?.refused(&reason, &message, now.mono);
+                Some(PodEvent::warning("Failed", format!("{reason}: {message}")))
+            }
+            ContainerFact::StartFailed { code, message } => {
+                let ended = unstarted(run, code, &message, now.wall);
+                self.starting(name, run)?.end(ended, now.mono);
+                Some(PodEvent::warning("Failed", format!("Error: {message}")))
+            }
+            ContainerFact::Exited(exit) => {
+                self.cause = exit.at;
+                let unit = self.unit(name)?;
+                let ended = ended(unit.running_mut(run)?, &exit);
+                unit.end(ended, now.mono);
                 None
             }
-            Fact::PostStart {
-                container,
-                run,
-                outcome,
-            } => self.post_start_done(&container, run, outcome),
-            Fact::PreStop {
-                container,
-                run,
-                outcome,
-            } => {
-                let running = self.unit(&container).and_then(|unit| unit.running_mut(run));
-                if let Some(stop) = running.and_then(|running| running.stop.as_mut()) {
-                    stop.hook_done();
-                }
-                outcome.err().map(|message| {
-                    let message = format!("PreStopHook of {container} failed: {message}");
-                    News::warning("FailedPreStopHook", message)
-                })
-            }
-            Fact::Probed {
-                container,
-                run,
-                kind,
-                healthy,
-                ..
-            } => {
-                let (grace, ending) = (self.grace(), self.ending.is_some());
-                if let Some(unit) = self.unit(&container) {
-                    probed(unit, run, kind, healthy, grace, ending);
-                }
+            ContainerFact::PostStart(outcome) => self.post_start_done(name, run, outcome),
+            ContainerFact::PreStop(outcome) => self.pre_stop_done(name, run, outcome),
+            ContainerFact::Probed { kind, healthy, at } => {
+                self.cause = at;
+                self.probe_answered(name, run, kind, healthy);
                 None
             }
-            Fact::SandboxUp { .. }
-            | Fact::SandboxFailed { .. }
-            | Fact::GateOpened
-            | Fact::TornDown
-            | Fact::TearDownFailed { .. } => None,
+        }
+    }
+
+    fn sandbox_failed(&mut self, message: String, now: Now) -> PodEvent {
+        let (first, longest) = SANDBOX_RETRY;
+        let wait = (first * (1 << self.sandbox_failures.min(10))).min(longest);
+        self.sandbox_failures += 1;
+        self.sandbox = Sandbox::Failed {
+            retry_at: now.mono + wait,
         };
-        told.into_iter().collect()
+        PodEvent::warning("FailedCreatePodSandBox", message)
     }
 
-    fn post_start_done(&mut self, container: &str, run: u32, outcome: Result<(), String>) -> Option<News> {
+    fn post_start_done(
+        &mut self,
+        container: &str,
+        run: u32,
+        outcome: Result<(), String>,
+    ) -> Option<PodEvent> {
         let grace = self.grace();
         let running = self.unit(container)?.running_mut(run)?;
         running.hook_pending = false;
@@ -380,14 +366,51 @@ impl Machine {
             why: "PostStart hook failed, stopping container".into(),
         });
         let message = format!("PostStartHook of {container} failed: {message}");
-        Some(News::warning("FailedPostStartHook", message))
+        Some(PodEvent::warning("FailedPostStartHook", message))
+    }
+
+    fn pre_stop_done(&mut self, container: &str, run: u32, outcome: Result<(), String>) -> Option<PodEvent> {
+        let running = self.unit(container).and_then(|unit| unit.running_mut(run));
+        if let Some(stop) = running.and_then(|running| running.stop.as_mut()) {
+            stop.hook_done();
+        }
+        let message = format!("PreStopHook of {container} failed: {}", outcome.err()?);
+        Some(PodEvent::warning("FailedPreStopHook", message))
+    }
+
+    fn probe_answered(&mut self, container: &str, run: u32, kind: ProbeKind, healthy: bool) {
+        let (grace, ending) = (self.grace(), self.ending.is_some());
+        let Some(unit) = self.unit(container) else {
+            return;
+        };
+        let (probe, word) = match kind {
+            ProbeKind::Readiness => (None, ""),
+            ProbeKind::Liveness => (unit.spec.liveness_probe.as_ref(), "liveness"),
+            ProbeKind::Startup => (unit.spec.startup_probe.as_ref(), "startup"),
+        };
+        let own = probe.and_then(|probe| probe.termination_grace_period_seconds);
+        let Some(running) = unit.running_mut(run) else {
+            return;
+        };
+        match kind {
+            ProbeKind::Readiness => running.readiness = Some(healthy),
+            ProbeKind::Startup if healthy => running.startup = Some(true),
+            _ => {}
+        }
+        if kind == ProbeKind::Readiness || healthy || ending || running.doom.is_some() {
+            return;
+        }
+        running.doom = Some(Doom {
+            grace: own.map_or(grace, seconds_to_duration),
+            why: format!("Container {container} failed {word} probe, stopping"),
+        });
     }
 
     fn unit(&mut self, name: &str) -> Option<&mut Unit> {
         self.units.iter_mut().find(|unit| unit.name == name)
     }
 
-    /// The container, if this run of it was asked for and has not been heard of.
+    /// The container, if this run of it was asked for and not answered yet.
     fn starting(&mut self, name: &str, run: u32) -> Option<&mut Unit> {
         self.unit(name)
             .filter(|unit| unit.run == Run::Starting && unit.restarts == run)
@@ -460,11 +483,8 @@ impl Machine {
 /// A container that is worth probing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Probed<'a> {
-    /// Name.
     pub container: &'a str,
-    /// Which run.
     pub run: u32,
-    /// Its part.
     pub role: Role,
     /// Start of this run.
     pub started_at: Timestamp,
@@ -487,31 +507,6 @@ fn hook_after_start(unit: &mut Unit, actions: &mut Vec<Action>) {
             run: running.run,
         });
     }
-}
-
-fn probed(unit: &mut Unit, run: u32, kind: ProbeKind, healthy: bool, grace: Duration, ending: bool) {
-    let (probe, word) = match kind {
-        ProbeKind::Readiness => (None, ""),
-        ProbeKind::Liveness => (unit.spec.liveness_probe.clone(), "liveness"),
-        ProbeKind::Startup => (unit.spec.startup_probe.clone(), "startup"),
-    };
-    let name = unit.name.clone();
-    let Some(running) = unit.running_mut(run) else {
-        return;
-    };
-    match kind {
-        ProbeKind::Readiness => running.readiness = Some(healthy),
-        ProbeKind::Startup if healthy => running.startup = Some(true),
-        _ => {}
-    }
-    if kind == ProbeKind::Readiness || healthy || ending || running.doom.is_some() {
-        return;
-    }
-    let own = probe.and_then(|probe| probe.termination_grace_period_seconds);
-    running.doom = Some(Doom {
-        grace: own.map_or(grace, seconds_to_duration),
-        why: format!("Container {name} failed {word} probe, stopping"),
-    });
 }
 
 fn seconds_to_duration(seconds: i64) -> Duration {

@@ -2,51 +2,15 @@
 
 use crate::ending::Why;
 use crate::machine::Machine;
-use crate::spec::{Reported, ReportedCondition};
-use crate::unit::{Ended, Role, Run, Unit};
+use crate::unit::{Role, Run, Unit, lost};
 use jiff::Timestamp;
+use pointsman_model::duration;
+use pointsman_objects::ConditionStatus;
+use pointsman_objects::pod::Phase;
+use pointsman_objects::pod_manifest::{ReportedCondition, ReportedStatus};
+use pointsman_objects::pod_status::{Condition, ContainerStatus, PodStatus, State, Waiting};
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::time::Duration;
-
-/// Where a pod stands as a whole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Something has to happen before its containers run.
-    Pending,
-    /// Its containers run, or are about to run again.
-    Running,
-    /// All containers ended well.
-    Succeeded,
-    /// All containers ended, at least one of them badly.
-    Failed,
-}
-
-impl Phase {
-    /// The word of the API.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Pending => "Pending",
-            Self::Running => "Running",
-            Self::Succeeded => "Succeeded",
-            Self::Failed => "Failed",
-        }
-    }
-
-    /// Whether it never changes again.
-    pub fn is_final(self) -> bool {
-        matches!(self, Self::Succeeded | Self::Failed)
-    }
-
-    /// The final phase of this name.
-    pub(crate) fn final_of(name: &str) -> Option<Self> {
-        match name {
-            "Succeeded" => Some(Self::Succeeded),
-            "Failed" => Some(Self::Failed),
-            _ => None,
-        }
-    }
-}
 
 /// The condition types that a node writes.
 const OURS: [&str; 5] = [
@@ -57,99 +21,6 @@ const OURS: [&str; 5] = [
     "PodScheduled",
 ];
 
-/// One condition of ours.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Condition {
-    /// Type.
-    pub kind: &'static str,
-    /// Whether it holds.
-    pub holds: bool,
-    /// One word, if it does not hold.
-    pub reason: &'static str,
-    /// A sentence.
-    pub message: String,
-    /// Since when.
-    pub since: Timestamp,
-}
-
-/// Why a container does not run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
-    /// One word.
-    pub reason: String,
-    /// A sentence.
-    pub message: String,
-}
-
-/// Where one container stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
-    /// It does not run yet, or not again yet.
-    Waiting(Waiting),
-    /// It runs.
-    Running {
-        /// Since when.
-        since: Timestamp,
-    },
-    /// It has ended.
-    Terminated(Ended),
-}
-
-/// What is reported about one container.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ContainerStatus {
-    /// Name.
-    pub name: String,
-    /// Image.
-    pub image: String,
-    /// State.
-    pub state: State,
-    /// How the run before ended.
-    pub last: Option<Ended>,
-    /// Whether traffic may come.
-    pub ready: bool,
-    /// Whether its startup is over.
-    pub started: bool,
-    /// How often it was restarted.
-    pub restarts: u32,
-    /// Which run, if there was one.
-    pub run: Option<u32>,
-}
-
-/// The whole report.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodStatus {
-    /// Phase.
-    pub phase: Phase,
-    /// One word about the phase.
-    pub reason: &'static str,
-    /// A sentence about the phase.
-    pub message: &'static str,
-    /// When the node first knew the pod.
-    pub start_time: Timestamp,
-    /// The pod's addresses.
-    pub ips: Vec<IpAddr>,
-    /// Conditions.
-    pub conditions: Vec<Condition>,
-    /// Init containers.
-    pub init: Vec<ContainerStatus>,
-    /// Containers.
-    pub containers: Vec<ContainerStatus>,
-    /// The generation of the spec that this is about.
-    pub generation: i64,
-    /// When readiness last changed, to the microsecond.
-    pub ready_changed: Option<Timestamp>,
-}
-
-impl PodStatus {
-    /// Whether the pod takes traffic.
-    pub fn is_ready(&self) -> bool {
-        self.conditions
-            .iter()
-            .any(|condition| condition.kind == "Ready" && condition.holds)
-    }
-}
-
 /// What was said before, so that times change only when the truth does.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Memory {
@@ -159,15 +30,15 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub(crate) fn recall(reported: &Reported) -> Self {
+    pub(crate) fn recall(reported: &ReportedStatus) -> Self {
         let known = |condition: &ReportedCondition| {
             let kind = OURS.into_iter().find(|kind| *kind == condition.r#type)?;
-            Some((kind, condition.status == "True", condition.last_transition_time?))
+            Some((kind, condition.is_true(), condition.last_transition_time?))
         };
         Self {
             conditions: reported.conditions.iter().filter_map(known).collect(),
             ready_changed: None,
-            reason: (reported.reason.as_deref() == Some(DEADLINE.0)).then_some(DEADLINE.0),
+            reason: (reported.reason == DEADLINE.0).then_some(DEADLINE.0),
         }
     }
 
@@ -193,11 +64,11 @@ const DEADLINE: (&str, &str) = (
 );
 
 /// Conditions that others write, by type.
-pub(crate) fn foreign(reported: &Reported) -> BTreeMap<String, String> {
+pub(crate) fn foreign(reported: &ReportedStatus) -> BTreeMap<String, ConditionStatus> {
     let others = reported.conditions.iter();
     others
         .filter(|condition| !OURS.contains(&condition.r#type.as_str()))
-        .map(|condition| (condition.r#type.clone(), condition.status.clone()))
+        .map(|condition| (condition.r#type.clone(), condition.status))
         .collect()
 }
 
@@ -218,14 +89,15 @@ impl Machine {
         if phase.is_final() {
             self.final_phase = Some(phase);
         }
-        let statuses = |machine: &Self, main: bool| {
-            let units = machine
-                .units
-                .iter()
-                .filter(|unit| (unit.role == Role::Main) == main);
-            units.map(|unit| machine.container(unit, now)).collect::<Vec<_>>()
+        let (containers, init): (Vec<&Unit>, Vec<&Unit>) =
+            self.units.iter().partition(|unit| unit.role == Role::Main);
+        let statuses = |units: Vec<&Unit>| {
+            units
+                .into_iter()
+                .map(|unit| self.container(unit, now))
+                .collect::<Vec<_>>()
         };
-        let (init, containers) = (statuses(self, false), statuses(self, true));
+        let (init, containers) = (statuses(init), statuses(containers));
         let conditions = self.conditions(phase);
         let late = self.memory.reason.is_some()
             || self
@@ -316,7 +188,7 @@ impl Machine {
         match phase {
             Phase::Succeeded => return (false, "PodCompleted", String::new()),
             Phase::Failed => return (false, "PodFailed", String::new()),
-            Phase::Pending | Phase::Running => {}
+            Phase::Pending | Phase::Running | Phase::Unknown => {}
         }
         let counted = self.units.iter().filter(|unit| unit.role != Role::Init);
         let unready: Vec<&str> = counted
@@ -337,10 +209,11 @@ impl Machine {
             .iter()
             .filter_map(|gate| {
                 let kind = &gate.condition_type;
-                match self.gates.get(kind).map(String::as_str) {
-                    Some("True") => None,
+                match self.gates.get(kind) {
+                    Some(ConditionStatus::True) => None,
                     Some(other) => Some(format!(
-                        "the status of pod readiness gate {kind:?} is not \"True\", but {other}"
+                        "the status of pod readiness gate {kind:?} is not \"True\", but {}",
+                        other.name()
                     )),
                     None => Some(format!(
                         "corresponding condition of pod readiness gate {kind:?} does not exist."
@@ -373,60 +246,16 @@ impl Machine {
     }
 
     fn container(&self, unit: &Unit, now: Duration) -> ContainerStatus {
-        let over = self.ending.is_some() && !self.any_alive();
-        let waiting = |reason: &str, message: String| {
-            State::Waiting(Waiting {
-                reason: reason.into(),
-                message,
-            })
+        let state = self.state(unit, now);
+        // What ended and is about to run again shows its end as the run before, unless that is its state.
+        let last = match (&unit.run, &state) {
+            (Run::Ended(ended), State::Waiting(_)) => Some(ended.clone()),
+            _ => unit.last.clone(),
         };
-        let first = if self.spec.init_containers.is_empty() {
-            "ContainerCreating"
-        } else {
-            "PodInitializing"
-        };
-        let mut last = unit.last.clone();
-        let state = match &unit.run {
-            Run::Idle if over => State::Terminated(Ended::lost(
-                None,
-                "The container could not be located when the pod was terminated",
-            )),
-            Run::Idle => match &unit.trouble {
-                Some(trouble) => waiting(&trouble.reason, trouble.message.clone()),
-                None => waiting(first, String::new()),
-            },
-            Run::Starting => waiting("ContainerCreating", String::new()),
-            Run::Running(running) if running.hook_pending => waiting("ContainerCreating", String::new()),
-            Run::Running(running) => State::Running {
-                since: running.started_at,
-            },
-            Run::Ended(ended) if self.ending.is_none() && unit.policy.restarts(ended.code) => {
-                last = Some(ended.clone());
-                match &unit.trouble {
-                    Some(trouble) => waiting(&trouble.reason, trouble.message.clone()),
-                    None if unit.due().is_some_and(|due| due > now) => {
-                        let wait = unit.crash_wait().as_secs();
-                        let message = format!(
-                            "back-off {} restarting failed container={} pod={}",
-                            go_seconds(wait),
-                            unit.name,
-                            self.label
-                        );
-                        waiting("CrashLoopBackOff", message)
-                    }
-                    None => State::Terminated(ended.clone()),
-                }
-            }
-            Run::Ended(ended) => State::Terminated(ended.clone()),
-        };
-        if matches!(&state, State::Terminated(ended) if last.as_ref() == Some(ended)) {
-            last.clone_from(&unit.last);
-        }
-        let shown = |ended: &Ended| ended.run;
         let run = match &state {
             State::Running { .. } => unit.running().map(|running| running.run),
-            State::Terminated(ended) => shown(ended),
-            State::Waiting(_) => last.as_ref().and_then(shown),
+            State::Terminated(ended) => ended.run,
+            State::Waiting(_) => last.as_ref().and_then(|ended| ended.run),
         };
         ContainerStatus {
             name: unit.name.clone(),
@@ -443,12 +272,44 @@ impl Machine {
             run,
         }
     }
+
+    fn state(&self, unit: &Unit, now: Duration) -> State {
+        let over = self.ending.is_some() && !self.any_alive();
+        match &unit.run {
+            Run::Idle if over => State::Terminated(lost(
+                None,
+                "The container could not be located when the pod was terminated",
+            )),
+            Run::Idle => match &unit.trouble {
+                Some(trouble) => waiting(&trouble.reason, trouble.message.clone()),
+                None if self.spec.init_containers.is_empty() => waiting("ContainerCreating", String::new()),
+                None => waiting("PodInitializing", String::new()),
+            },
+            Run::Starting => waiting("ContainerCreating", String::new()),
+            Run::Running(running) if running.hook_pending => waiting("ContainerCreating", String::new()),
+            Run::Running(running) => State::Running {
+                since: running.started_at,
+            },
+            Run::Ended(ended) if self.ending.is_none() && unit.policy.restarts(ended.code) => {
+                match &unit.trouble {
+                    Some(trouble) => waiting(&trouble.reason, trouble.message.clone()),
+                    None if unit.due().is_some_and(|due| due > now) => {
+                        let wait = duration::go(unit.crash_wait());
+                        let (name, pod) = (&unit.name, &self.label);
+                        let message = format!("back-off {wait} restarting failed container={name} pod={pod}");
+                        waiting("CrashLoopBackOff", message)
+                    }
+                    None => State::Terminated(ended.clone()),
+                }
+            }
+            Run::Ended(ended) => State::Terminated(ended.clone()),
+        }
+    }
 }
 
-/// Go's way to write a number of seconds.
-fn go_seconds(seconds: u64) -> String {
-    match (seconds / 60, seconds % 60) {
-        (0, seconds) => format!("{seconds}s"),
-        (minutes, seconds) => format!("{minutes}m{seconds}s"),
-    }
+fn waiting(reason: &str, message: String) -> State {
+    State::Waiting(Waiting {
+        reason: reason.into(),
+        message,
+    })
 }

@@ -1,6 +1,6 @@
 //! How is a container brought to its end: hook, signal, patience, kill?
 
-use crate::action::{Action, News};
+use crate::action::{Action, PodEvent};
 use crate::fact::Now;
 use crate::unit::{Run, Unit};
 use std::time::Duration;
@@ -63,8 +63,11 @@ pub(crate) fn advance(unit: &mut Unit, deadline: Duration, why: &str, now: Now, 
         deadline: stop_deadline,
     };
     let Some(stop) = running.stop else {
-        actions.push(Action::Tell(News::normal("Killing", format!("{why} {name}"))));
-        // Until its post-start hook is done, a container is not up, and has nothing to be told.
+        actions.push(Action::Record(PodEvent::normal(
+            "Killing",
+            format!("{why} {name}"),
+        )));
+        // Until its post-start hook is done, a container is not up, and its pre-stop hook has nothing to stop.
         if has_hook && !running.hook_pending && deadline > now.mono {
             running.stop = Some(Stop {
                 step: Step::Hook,

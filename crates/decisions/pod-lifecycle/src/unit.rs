@@ -1,8 +1,9 @@
 //! Where does one container stand?
 
-use crate::spec::{Container, PodSpec, ReportedContainer, ReportedTermination, RestartPolicy};
 use crate::stop::Stop;
 use jiff::Timestamp;
+use pointsman_objects::pod_manifest::{Container, PodSpec, ReportedContainer, RestartPolicy};
+use pointsman_objects::pod_status::Ended;
 use std::time::Duration;
 
 /// The first wait of a container that keeps ending (kubelet's `backOffPeriod`).
@@ -27,6 +28,15 @@ pub enum Role {
     Main,
 }
 
+impl Role {
+    pub(crate) fn of_init(container: &Container) -> Self {
+        match container.restart_policy {
+            Some(RestartPolicy::Always) => Self::Sidecar,
+            _ => Self::Init,
+        }
+    }
+}
+
 /// Which of a container's probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProbeKind {
@@ -47,7 +57,6 @@ pub struct Exit {
     pub signal: Option<i32>,
     /// Why, as far as known.
     pub cause: Cause,
-    /// When.
     pub at: Timestamp,
     /// Its last words.
     pub message: String,
@@ -64,85 +73,50 @@ pub enum Cause {
     Lost,
 }
 
-/// A run of a container that is over.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
-    /// Which run, if it ever came to one.
-    pub run: Option<u32>,
-    /// Exit code.
-    pub code: i32,
-    /// The signal that ended it.
-    pub signal: Option<i32>,
-    /// One word.
-    pub reason: String,
-    /// A sentence.
-    pub message: String,
-    /// Start.
-    pub started_at: Option<Timestamp>,
-    /// End.
-    pub finished_at: Option<Timestamp>,
+/// How this run ended.
+pub(crate) fn ended(running: &Running, exit: &Exit) -> Ended {
+    let reason = match (exit.cause, exit.code) {
+        (Cause::OutOfMemory, _) => "OOMKilled",
+        (Cause::Lost, _) => "ContainerStatusUnknown",
+        (Cause::Ended, 0) => "Completed",
+        (Cause::Ended, _) => "Error",
+    };
+    let message = if exit.message.is_empty() {
+        running.last_words.clone()
+    } else {
+        exit.message.clone()
+    };
+    Ended {
+        run: Some(running.run),
+        code: exit.code,
+        signal: exit.signal,
+        reason: reason.into(),
+        message,
+        started_at: Some(running.started_at),
+        finished_at: Some(exit.at),
+    }
 }
 
-impl Ended {
-    pub(crate) fn of(running: &Running, exit: &Exit) -> Self {
-        let reason = match (exit.cause, exit.code) {
-            (Cause::OutOfMemory, _) => "OOMKilled",
-            (Cause::Lost, _) => "ContainerStatusUnknown",
-            (Cause::Ended, 0) => "Completed",
-            (Cause::Ended, _) => "Error",
-        };
-        let message = if exit.message.is_empty() {
-            running.last_words.clone()
-        } else {
-            exit.message.clone()
-        };
-        Self {
-            run: Some(running.run),
-            code: exit.code,
-            signal: exit.signal,
-            reason: reason.into(),
-            message,
-            started_at: Some(running.started_at),
-            finished_at: Some(exit.at),
-        }
+/// Nobody knows how it ended.
+pub(crate) fn lost(run: Option<u32>, message: &str) -> Ended {
+    Ended {
+        run,
+        code: 137,
+        reason: "ContainerStatusUnknown".into(),
+        message: message.into(),
+        ..Ended::default()
     }
+}
 
-    /// Nobody knows how it ended.
-    pub(crate) fn lost(run: Option<u32>, message: &str) -> Self {
-        Self {
-            run,
-            code: 137,
-            signal: None,
-            reason: "ContainerStatusUnknown".into(),
-            message: message.into(),
-            started_at: None,
-            finished_at: None,
-        }
-    }
-
-    /// The runtime could not start it.
-    pub(crate) fn unstarted(run: u32, code: i32, message: &str, at: Timestamp) -> Self {
-        Self {
-            run: Some(run),
-            code,
-            signal: None,
-            reason: "StartError".into(),
-            message: message.into(),
-            started_at: None,
-            finished_at: Some(at),
-        }
-    }
-
-    fn reported(termination: &ReportedTermination) -> Self {
-        Self {
-            run: run_of(termination.container_id.as_deref()),
-            code: termination.exit_code,
-            signal: termination.signal.filter(|signal| *signal != 0),
-            reason: termination.reason.clone().unwrap_or_default(),
-            message: termination.message.clone().unwrap_or_default(),
-            started_at: termination.started_at,
-            finished_at: termination.finished_at,
-        }
+/// The runtime could not start it.
+pub(crate) fn unstarted(run: u32, code: i32, message: &str, at: Timestamp) -> Ended {
+    Ended {
+        run: Some(run),
+        code,
+        reason: "StartError".into(),
+        message: message.into(),
+        finished_at: Some(at),
+        ..Ended::default()
     }
 }
 
@@ -175,7 +149,6 @@ pub(crate) struct Doom {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Run {
-    /// Never started.
     Idle,
     /// The runtime was asked to start it.
     Starting,
@@ -232,12 +205,7 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
-    pub(crate) fn new(container: &Container, init: bool, pod: &PodSpec) -> Self {
-        let role = match (init, container.restart_policy) {
-            (true, Some(RestartPolicy::Always)) => Role::Sidecar,
-            (true, _) => Role::Init,
-            (false, _) => Role::Main,
-        };
+    pub(crate) fn new(container: &Container, role: Role, pod: &PodSpec) -> Self {
         let policy = match role {
             Role::Sidecar => RestartPolicy::Always,
             // An init container that has succeeded is done, whatever the pod's policy.
@@ -267,13 +235,15 @@ impl Unit {
     /// any more has ended, nobody knows how.
     pub(crate) fn take_over(&mut self, reported: &ReportedContainer, now: Duration) {
         self.restarts = reported.restart_count;
-        self.last = reported.last_state.terminated.as_ref().map(Ended::reported);
+        self.last.clone_from(&reported.last_state.terminated);
         self.ended_at = now;
-        let run = run_of(reported.container_id.as_deref());
-        self.run = if let Some(termination) = &reported.state.terminated {
-            Run::Ended(Ended::reported(termination))
+        self.run = if let Some(ended) = &reported.state.terminated {
+            Run::Ended(ended.clone())
         } else if reported.state.running.is_some() {
-            Run::Ended(Ended::lost(run, "The container could not be located on the node"))
+            Run::Ended(lost(
+                reported.run(),
+                "The container could not be located on the node",
+            ))
         } else if let Some(last) = self.last.take() {
             // It waited for its next start.
             Run::Ended(last)
@@ -285,7 +255,7 @@ impl Unit {
     /// A run that the runtime has found alive.
     pub(crate) fn resume(&mut self, run: u32, started_at: Timestamp, known: Option<&ReportedContainer>) {
         // Nobody looked while no agent was there: what was reported of the same run still counts.
-        let known = known.filter(|known| run_of(known.container_id.as_deref()) == Some(run));
+        let known = known.filter(|known| known.run() == Some(run));
         let running = known.filter(|known| known.state.running.is_some());
         self.restarts = self.restarts.max(run);
         if running.is_none()
@@ -300,7 +270,7 @@ impl Unit {
             hook_pending: false,
             hook_asked: false,
             found: running.is_some(),
-            startup: running.and_then(|known| known.started).filter(|started| *started),
+            startup: running.map(|known| known.started).filter(|started| *started),
             readiness: running.map(|known| known.ready).filter(|ready| *ready),
             stop: None,
             doom: None,
@@ -444,17 +414,6 @@ impl Unit {
     }
 }
 
-/// The id of a run as the API shows it.
-pub(crate) fn container_id(uid: &str, name: &str, run: u32) -> String {
-    format!("pointsman://{uid}/{name}/{run}")
-}
-
-/// Which run an id of the API means, if it is one of ours.
-fn run_of(id: Option<&str>) -> Option<u32> {
-    let (_, run) = id?.strip_prefix("pointsman://")?.rsplit_once('/')?;
-    run.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -462,7 +421,7 @@ mod tests {
     fn crash(unit: &mut Unit, lived: u64, now: &mut Duration) -> Duration {
         unit.started(Timestamp::UNIX_EPOCH);
         *now += Duration::from_secs(lived);
-        let ended = Ended::lost(None, "");
+        let ended = lost(None, "");
         unit.end(ended, *now);
         let due = unit.due().unwrap();
         let wait = due.saturating_sub(*now);
@@ -473,7 +432,7 @@ mod tests {
 
     #[test]
     fn restarts_wait_longer_each_time_and_are_forgiven_after_ten_minutes() {
-        let mut unit = Unit::new(&Container::default(), false, &PodSpec::default());
+        let mut unit = Unit::new(&Container::default(), Role::Main, &PodSpec::default());
         let mut now = Duration::from_secs(5);
         unit.begin(now);
         let waits: Vec<u64> = (0..8).map(|_| crash(&mut unit, 1, &mut now).as_secs()).collect();
@@ -486,13 +445,13 @@ mod tests {
 
     #[test]
     fn a_refused_start_does_not_count_as_a_restart() {
-        let mut unit = Unit::new(&Container::default(), false, &PodSpec::default());
+        let mut unit = Unit::new(&Container::default(), Role::Main, &PodSpec::default());
         let now = Duration::from_secs(1);
         unit.begin(now);
-        unit.refused("CreateContainerConfigError", "no such ConfigMap", now);
+        unit.refused("CreateContainerConfigError", "configmap \"c\" not found", now);
         assert_eq!((unit.restarts, unit.due()), (0, Some(Duration::from_secs(2))));
         unit.begin(now);
-        unit.refused("CreateContainerConfigError", "no such ConfigMap", now);
+        unit.refused("CreateContainerConfigError", "configmap \"c\" not found", now);
         assert_eq!(unit.due(), Some(Duration::from_secs(3)), "waits grow");
     }
 }

@@ -2,9 +2,12 @@
 //! probes, deletion at any moment, agents that restart in between.
 
 use jiff::Timestamp;
+use pointsman_objects::names::{CHANGE_TIME_ANNOTATION, GATE_ANNOTATION};
+use pointsman_objects::pod::Phase;
+use pointsman_objects::pod_manifest::PodManifest;
+use pointsman_objects::pod_status::PodStatus;
 use pointsman_pod_lifecycle::{
-    Action, Cause, Exit, Fact, Found, FoundContainer, GATE_ANNOTATION, Machine, Now, Phase, Pod, PodStatus,
-    ProbeKind, Settings,
+    Action, Cause, ContainerFact, Exit, Fact, Found, FoundContainer, Machine, Now, ProbeKind, Settings,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -14,7 +17,7 @@ use std::time::Duration;
 const GATE: Duration = Duration::from_secs(5);
 const GRACE: u64 = 30;
 
-/// A node that does what it is told, at its own pace.
+/// A node that does what it is asked to, at its own pace.
 struct World {
     object: Value,
     machine: Machine,
@@ -73,7 +76,7 @@ impl World {
         for action in self.machine.step(at(self.now)) {
             self.check(&action);
             match &action {
-                Action::Signal { .. } | Action::Tell(_) => {}
+                Action::Signal { .. } | Action::Record(_) => {}
                 // A kill works at once.
                 Action::Kill { container, run } => {
                     assert_eq!(self.alive.get(container).map(|(run, _)| *run), Some(*run));
@@ -147,7 +150,8 @@ impl World {
         let host = ["192.0.2.1".parse().unwrap()];
         let patch = self
             .machine
-            .patch(status, &host, Some("pointsman.io/last-change-time"));
+            .patch(status, &host, CHANGE_TIME_ANNOTATION)
+            .to_json();
         let mut new = self.object.clone();
         new["status"] = plain(patch["status"].clone());
         let errors = pointsman_rules_check(&new, &self.object);
@@ -167,8 +171,7 @@ impl World {
             message: String::new(),
         };
         self.dead.insert(container.into(), (run, started, exit.clone()));
-        let container = container.to_owned();
-        self.fact(Fact::Exited { container, run, exit });
+        self.fact(ContainerFact::Exited(exit).about(container, run));
     }
 
     fn fact(&mut self, fact: Fact) {
@@ -192,14 +195,15 @@ impl World {
             Action::Start { container, run } if well => {
                 let at = at(self.now).wall;
                 self.alive.insert(container.clone(), (run, at));
-                self.fact(Fact::Started { container, run, at });
+                self.fact(ContainerFact::Started { at }.about(container, run));
             }
-            Action::Start { container, run } if index.is_multiple_of(2) => self.fact(Fact::Refused {
-                container,
-                run,
-                reason: "CreateContainerConfigError".into(),
-                message: "no".into(),
-            }),
+            Action::Start { container, run } if index.is_multiple_of(2) => {
+                let refused = ContainerFact::Refused {
+                    reason: "CreateContainerConfigError".into(),
+                    message: "no".into(),
+                };
+                self.fact(refused.about(container, run));
+            }
             Action::Start { container, run } => {
                 let exit = Exit {
                     code: 127,
@@ -210,28 +214,19 @@ impl World {
                 };
                 self.dead
                     .insert(container.clone(), (run, at(self.now).wall, exit));
-                self.fact(Fact::StartFailed {
-                    container,
-                    run,
+                let failed = ContainerFact::StartFailed {
                     code: 127,
                     message: "no".into(),
-                });
+                };
+                self.fact(failed.about(container, run));
             }
             Action::PostStart { container, run } => {
                 let outcome = if well { Ok(()) } else { Err("no".into()) };
-                self.fact(Fact::PostStart {
-                    container,
-                    run,
-                    outcome,
-                });
+                self.fact(ContainerFact::PostStart(outcome).about(container, run));
             }
             Action::PreStop { container, run, .. } => {
                 let outcome = if well { Ok(()) } else { Err("no".into()) };
-                self.fact(Fact::PreStop {
-                    container,
-                    run,
-                    outcome,
-                });
+                self.fact(ContainerFact::PreStop(outcome).about(container, run));
             }
             Action::AskGate => self.fact(Fact::GateOpened),
             Action::TearDown if well => {
@@ -240,7 +235,7 @@ impl World {
                 self.fact(Fact::TornDown);
             }
             Action::TearDown => self.fact(Fact::TearDownFailed { message: "no".into() }),
-            Action::Signal { .. } | Action::Kill { .. } | Action::Tell(_) => {}
+            Action::Signal { .. } | Action::Kill { .. } | Action::Record(_) => {}
         }
     }
 
@@ -306,13 +301,7 @@ impl World {
                     .map(|(name, (run, _))| (name.clone(), *run));
                 if let Some((container, run)) = found {
                     let at = at(self.now).wall;
-                    self.fact(Fact::Probed {
-                        container,
-                        run,
-                        kind,
-                        healthy,
-                        at,
-                    });
+                    self.fact(ContainerFact::Probed { kind, healthy, at }.about(container, run));
                 }
             }
             Choice::Wait(seconds) => self.now += Duration::from_secs(seconds),
@@ -422,15 +411,8 @@ fn ready() -> World {
 
 fn probe(world: &mut World, container: &str, kind: ProbeKind, healthy: bool) {
     let (run, _) = world.alive[container];
-    let container = container.to_owned();
     let at = at(world.now).wall;
-    world.fact(Fact::Probed {
-        container,
-        run,
-        kind,
-        healthy,
-        at,
-    });
+    world.fact(ContainerFact::Probed { kind, healthy, at }.about(container, run));
 }
 
 #[test]
@@ -454,7 +436,7 @@ fn containers_start_in_order_and_readiness_has_the_time_of_its_cause() {
     assert_eq!((ready.reason, ready.since), ("ContainersNotReady", cause));
     let scheduled = |status: &PodStatus| status.conditions.last().unwrap().since;
     assert_eq!(scheduled(&before), scheduled(&after), "other times stay");
-    let patch = world.machine.patch(&after, &[], Some("x"));
+    let patch = world.machine.patch(&after, &[], "x").to_json();
     assert_eq!(
         patch["metadata"]["annotations"]["x"],
         "1970-01-01T00:00:02.234567Z"
@@ -469,7 +451,7 @@ fn a_gate_holds_the_signal_back_but_not_for_ever() {
     assert!(world.pending.contains(&Action::AskGate));
     assert!(
         world.last.as_ref().unwrap().is_ready(),
-        "it serves until it is told to stop"
+        "it serves until its stop signal"
     );
     world.now += GATE + Duration::from_secs(3);
     world.step();
@@ -564,7 +546,7 @@ fn at(mono: Duration) -> Now {
     Now { wall, mono }
 }
 
-fn pod(object: &Value) -> Pod {
+fn pod(object: &Value) -> PodManifest {
     serde_json::from_value(object.clone()).unwrap()
 }
 

@@ -1,5 +1,6 @@
 //! What does a probe ask, and what can the answers be?
 
+use pointsman_objects::pod_manifest;
 use std::fmt;
 
 /// What a probe decides about its container.
@@ -14,15 +15,14 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every kind.
     pub const ALL: [Kind; 3] = [Kind::Readiness, Kind::Liveness, Kind::Startup];
 
-    /// The container's field that holds such a probe.
-    pub fn field(self) -> &'static str {
+    /// The container's probe of this kind.
+    pub fn of(self, container: &pod_manifest::Container) -> Option<&pod_manifest::Probe> {
         match self {
-            Kind::Readiness => "readinessProbe",
-            Kind::Liveness => "livenessProbe",
-            Kind::Startup => "startupProbe",
+            Kind::Readiness => container.readiness_probe.as_ref(),
+            Kind::Liveness => container.liveness_probe.as_ref(),
+            Kind::Startup => container.startup_probe.as_ref(),
         }
     }
 
@@ -56,7 +56,7 @@ impl fmt::Display for Kind {
 pub enum Outcome {
     /// The container answered well.
     Success,
-    /// A success that the user should hear about.
+    /// A success with something wrong that the user should know.
     Warning,
     /// The container answered badly, or not at all.
     Failure,
@@ -69,7 +69,6 @@ pub enum Outcome {
 /// What a probe currently says about its container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing yet.
     Unknown,
     /// Ready, alive or started.
     Success,
@@ -77,7 +76,7 @@ pub enum Verdict {
     Failure,
 }
 
-/// What the user should be told about an outcome.
+/// What the user should know about an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// The check failed: event reason `Unhealthy`.
@@ -93,7 +92,7 @@ pub enum Notice {
 pub struct Effects {
     /// The new verdict, if it changed.
     pub verdict: Option<Verdict>,
-    /// Something to tell, if it is worth telling.
+    /// What the user should know, if anything new.
     pub notice: Option<Notice>,
     /// Whether the outcome counted. It does not when the check could not be made or when the
     /// container is no longer the one that was checked.

@@ -21,5 +21,5 @@ pub use budget::{Budget, Limits, Window};
 pub use container::{Container, Previous, Start};
 pub use kind::{Effects, Kind, Notice, Outcome, Verdict};
 pub use tick::Tick;
-pub use timing::{Floors, Pace, Policy, Sums, Timing};
+pub use timing::{Floors, Pace, Policy, Timing};
 pub use worker::{Begun, Probe};

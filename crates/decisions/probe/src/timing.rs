@@ -1,29 +1,11 @@
 //! How often does a probe run, and how long may it take?
 
+use pointsman_objects::pod_manifest::{self, Action};
+use pointsman_objects::probe::Millis;
 use std::time::Duration;
 
-/// A second: periods below it are the ones that fall back after success.
-const SECOND: Duration = Duration::from_secs(1);
 /// What an absent timeout means upstream.
-const DEFAULT_TIMEOUT: Duration = SECOND;
-
-/// Seconds and offsets of a probe added up, in milliseconds, with defaults applied. Sums may be
-/// nonsense: they come from an API server that may not have validated them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sums {
-    /// From the container's start to the first check.
-    pub initial_delay: i64,
-    /// Between checks.
-    pub period: i64,
-    /// Between checks once the probe succeeded, if `period` is below a second.
-    pub settled_period: i64,
-    /// The longest a check may take.
-    pub timeout: i64,
-    /// Successes in a row that make a success; 0 counts as 1.
-    pub success_threshold: i64,
-    /// Failures in a row that make a failure; 0 counts as 3.
-    pub failure_threshold: i64,
-}
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The shortest periods that are honoured, whatever a probe asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,15 +39,21 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// Makes usable timing of any sums: a period is at least `floor`, a negative delay is none, and
-    /// a timeout that leaves no time is a second.
-    pub fn clamped(sums: Sums, floor: Duration) -> Self {
-        let length = |millis: i64| Duration::from_millis(u64::try_from(millis).unwrap_or(0));
+    /// Makes usable timing of any probe, also of one that no API server has validated: a period is at least
+    /// the floor of the probe's handler, a negative delay is none, a timeout that leaves no time is a second,
+    /// and absent thresholds are upstream's.
+    pub fn of(probe: &pod_manifest::Probe, floors: Floors) -> Self {
+        let length = |millis: Millis| millis.to_duration().unwrap_or_default();
         let count = |given: i64, default: u32| match u32::try_from(given) {
             Ok(0) | Err(_) => default,
             Ok(count) => count,
         };
+        let floor = match probe.action() {
+            Some(Action::Exec(_)) => floors.exec,
+            _ => floors.network,
+        };
         let floor = floor.max(Duration::from_millis(1));
+        let sums = probe.effective();
         let period = length(sums.period).max(floor);
         let timeout = length(sums.timeout);
         Self {
@@ -77,8 +65,8 @@ impl Timing {
             } else {
                 timeout
             },
-            success_threshold: count(sums.success_threshold, 1),
-            failure_threshold: count(sums.failure_threshold, 3),
+            success_threshold: count(probe.success_threshold, 1),
+            failure_threshold: count(probe.failure_threshold, 3),
             floor,
         }
     }
@@ -92,11 +80,6 @@ impl Timing {
     pub fn period(&self, settled: bool) -> Duration {
         if settled { self.settled_period } else { self.period }
     }
-
-    /// Whether the period changes at all after a success.
-    pub fn is_sub_second(&self) -> bool {
-        self.period < SECOND
-    }
 }
 
 /// When a sub-second period applies.
@@ -107,7 +90,6 @@ pub enum Policy {
     UntilFirstSuccess,
     /// Whenever the verdict is not success, so also after a failure.
     WhileWaitingForSuccess,
-    /// Always.
     Always,
 }
 
@@ -167,26 +149,20 @@ impl Default for Pace {
 mod tests {
     use super::*;
 
-    const PLAIN: Sums = Sums {
-        initial_delay: 0,
-        period: 10_000,
-        settled_period: 10_000,
-        timeout: 1000,
-        success_threshold: 0,
-        failure_threshold: 0,
-    };
+    use pointsman_objects::pod_manifest::{Exec, Probe};
 
     #[test]
     fn nonsense_from_an_api_server_becomes_usable_timing() {
-        let nonsense = Sums {
-            initial_delay: -5,
-            period: -1,
-            settled_period: i64::MIN,
-            timeout: 0,
+        let nonsense = Probe {
+            initial_delay_seconds: -5,
+            period_seconds: -1,
+            timeout_seconds: 1,
+            timeout_milliseconds: -1000,
             success_threshold: -2,
             failure_threshold: i64::MAX,
+            ..Probe::default()
         };
-        let timing = Timing::clamped(nonsense, Floors::default().network);
+        let timing = Timing::of(&nonsense, Floors::default());
         assert_eq!(timing.initial_delay, Duration::ZERO);
         assert_eq!(timing.period, Duration::from_millis(200));
         assert_eq!(timing.settled_period, Duration::from_millis(200));
@@ -196,24 +172,19 @@ mod tests {
 
     #[test]
     fn each_handler_has_its_floor_and_longer_periods_stay() {
-        let fast = Sums {
-            period: 10,
-            settled_period: 1000,
-            ..PLAIN
+        let fast = Probe {
+            period_seconds: 1,
+            period_milliseconds: -990,
+            ..Probe::default()
         };
-        let floors = Floors::default();
-        assert_eq!(
-            Timing::clamped(fast, floors.network).period,
-            Duration::from_millis(200)
-        );
-        assert_eq!(
-            Timing::clamped(fast, floors.exec).period,
-            Duration::from_millis(500)
-        );
-        assert_eq!(
-            Timing::clamped(PLAIN, floors.exec).period,
-            Duration::from_secs(10)
-        );
+        let exec = |probe: &Probe| Probe {
+            exec: Some(Exec::default()),
+            ..probe.clone()
+        };
+        let period = |probe: &Probe| Timing::of(probe, Floors::default()).period;
+        assert_eq!(period(&fast), Duration::from_millis(200));
+        assert_eq!(period(&exec(&fast)), Duration::from_millis(500));
+        assert_eq!(period(&exec(&Probe::default())), Duration::from_secs(10));
     }
 
     #[test]

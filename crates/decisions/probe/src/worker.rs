@@ -11,7 +11,7 @@ use crate::timing::{Pace, Policy, Timing};
 
 /// How often a check that could not be made is tried in one round, as upstream.
 const ATTEMPTS: u8 = 3;
-/// A probe that goes on failing is told about once in this time: five events a second per
+/// A probe that goes on failing is reported once in this time: five events a second per
 /// container would drown all others.
 const NOTICE_EVERY: Duration = Duration::from_secs(10);
 
@@ -42,7 +42,7 @@ pub struct Probe {
     /// When the container started plus the initial delay: the origin of the grid.
     first: Tick,
     last_begun: Option<Tick>,
-    told: Option<(Notice, Tick)>,
+    noticed: Option<(Notice, Tick)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl Probe {
             attempts: 0,
             first: Tick(0),
             last_begun: None,
-            told: None,
+            noticed: None,
         }
     }
 
@@ -121,7 +121,7 @@ impl Probe {
         self.streak = (None, 0);
         self.attempts = 0;
         self.last_begun = None;
-        self.told = None;
+        self.noticed = None;
         self.succeeded = seeded == Some(true);
         self.verdict = if self.succeeded {
             Verdict::Success
@@ -237,7 +237,7 @@ impl Probe {
         }
         Effects {
             verdict: changed,
-            notice: self.tell(outcome, now),
+            notice: self.notice(outcome, now),
             counted: true,
         }
     }
@@ -255,7 +255,7 @@ impl Probe {
         self.attempts = 0;
         self.next(grid, now, pace);
         Effects {
-            notice: self.tell(outcome, now),
+            notice: self.notice(outcome, now),
             ..Effects::default()
         }
     }
@@ -296,24 +296,24 @@ impl Probe {
         self.state = State::Waiting { due, eligible: now };
     }
 
-    fn tell(&mut self, outcome: Outcome, now: Tick) -> Option<Notice> {
+    fn notice(&mut self, outcome: Outcome, now: Tick) -> Option<Notice> {
         let notice = match outcome {
             Outcome::Failure => Notice::Failed,
             Outcome::Errored => Notice::Errored,
             Outcome::Warning => Notice::Warned,
             Outcome::Abandoned => return None,
             Outcome::Success => {
-                self.told = None;
+                self.noticed = None;
                 return None;
             }
         };
         let known = self
-            .told
-            .is_some_and(|(told, at)| told == notice && now.since(at) < NOTICE_EVERY);
+            .noticed
+            .is_some_and(|(before, at)| before == notice && now.since(at) < NOTICE_EVERY);
         if known {
             return None;
         }
-        self.told = Some((notice, now));
+        self.noticed = Some((notice, now));
         Some(notice)
     }
 }

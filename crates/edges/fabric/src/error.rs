@@ -7,37 +7,23 @@ use std::io;
 pub enum FabricError {
     /// The caller lacks the capabilities.
     #[error("{doing}: not permitted; this needs root, or CAP_SYS_ADMIN and CAP_NET_ADMIN")]
-    NotPermitted {
-        /// What was tried.
-        doing: String,
-    },
+    NotPermitted { doing: String },
     /// The name is taken.
     #[error("{doing}: it exists already")]
-    Exists {
-        /// What was tried.
-        doing: String,
-    },
+    Exists { doing: String },
     /// Something that the call needs is not there.
-    #[error("{doing}: no such thing")]
-    Missing {
-        /// What was tried.
-        doing: String,
-    },
+    #[error("{doing}: not found")]
+    Missing { doing: String },
     /// This kernel was built without the feature.
     #[error("{doing}: this kernel cannot do it")]
     Unsupported {
-        /// What was tried.
         doing: String,
-        /// What the system said.
         #[source]
         source: io::Error,
     },
-    /// Anything else.
     #[error("{doing}")]
     Failed {
-        /// What was tried.
         doing: String,
-        /// What the system said.
         #[source]
         source: io::Error,
     },

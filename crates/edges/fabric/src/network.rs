@@ -11,7 +11,6 @@ use std::os::fd::{AsFd, AsRawFd};
 
 /// The longest name of a link.
 const NAME_MAX: usize = 15;
-/// IFF_UP.
 const UP: u32 = 1;
 
 /// Attribute types, from linux/if_link.h, linux/if_addr.h and linux/veth.h.
@@ -40,7 +39,6 @@ pub struct Network {
     pub(crate) label: String,
 }
 
-/// An interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
     /// The kernel's number for it within the namespace.
@@ -225,7 +223,6 @@ impl Network {
         address: IpAddr,
         hardware_address: [u8; 6],
     ) -> Result<(), FabricError> {
-        /// NUD_PERMANENT.
         const PERMANENT: u16 = 0x80;
         let index = self.link(name)?.index;
         let mut head = vec![family(address), 0, 0, 0];

@@ -18,9 +18,7 @@ mod attribute {
     pub const TABLE: u16 = 15;
 }
 
-/// RT_TABLE_MAIN.
 const MAIN: u8 = 254;
-/// RTN_UNICAST.
 const UNICAST: u8 = 1;
 /// RTPROT_STATIC: set by an administrator, so that routing daemons leave it alone.
 const STATIC: u8 = 4;

@@ -1,7 +1,7 @@
 //! Who owns the pods of a node, and in which order does everything happen?
 //!
 //! One task owns every pod. Watch events, runtime events, verdicts of probes and answers to requests come
-//! in; actions, status patches and news go out as tasks of their own. Nothing here waits for anything
+//! in; actions, status patches and Events go out as tasks of their own. Nothing here waits for anything
 //! but the next input, so a readiness change is on its way to the API at once.
 
 use crate::clock::{Clock, timestamp};
@@ -10,14 +10,15 @@ use crate::metrics::Metrics;
 use crate::pod::{Managed, Sent};
 use crate::probing::{self, Probing};
 use crate::work::{Tools, exit_of};
-use jiff::Timestamp;
 use pointsman_api_client::events::{News, Recorder, Severity, Subject};
 use pointsman_api_client::{ApiError, Event, ObjectKey};
-use pointsman_objects::value::str_at;
-use pointsman_pod_lifecycle::{Action, Fact, Found, FoundContainer, Machine, Now, Settings};
+use pointsman_objects::pod_manifest::{PodManifest, Verbatim};
+use pointsman_pod_lifecycle::{
+    Action, ContainerFact, Fact, Found, FoundContainer, Machine, Now, PodEvent, Settings,
+};
 use pointsman_probe_io::Report;
 use pointsman_runtime::{ContainerStatus, Events, PodState, PodUid, RuntimeEvent};
-use serde_json::Value;
+use serde_json::value::RawValue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 /// Something that happened.
 pub(crate) enum Input {
     /// A pod of this node changed.
-    Pod(Event<Value>),
+    Pod(Event<Verbatim<PodManifest>>),
     /// An action was carried out.
     Fact { uid: Arc<str>, fact: Fact },
     /// A container's log is here.
@@ -41,7 +42,7 @@ pub(crate) enum Input {
     Gate { uid: Arc<str>, answer: Answer },
     /// A status patch was answered.
     Sent { uid: Arc<str>, sent: Box<Sent> },
-    /// The last word about a pod was answered.
+    /// The deletion of a pod that has ended was answered.
     Deleted {
         uid: Arc<str>,
         outcome: Result<(), ApiError>,
@@ -61,7 +62,9 @@ pub(crate) enum Question {
         answer: oneshot::Sender<Result<FoundLog, LogError>>,
     },
     /// All pods as they are now.
-    Pods { answer: oneshot::Sender<Vec<Value>> },
+    Pods {
+        answer: oneshot::Sender<Vec<Box<RawValue>>>,
+    },
 }
 
 /// A container's log, and whether more may come.
@@ -73,7 +76,7 @@ pub(crate) struct FoundLog {
 
 /// Why there is no log.
 pub(crate) enum LogError {
-    /// There is no such pod or container here.
+    /// The pod or container is not on this node.
     NotFound(String),
     /// There is none yet.
     NotYet(String),
@@ -81,24 +84,52 @@ pub(crate) enum LogError {
 
 /// The owner of all pods of this node.
 pub(crate) struct Agent {
-    pub(crate) tools: Tools,
-    pub(crate) clock: Clock,
-    pub(crate) settings: Settings,
-    pub(crate) probing: Probing,
-    pub(crate) recorder: Recorder,
-    pub(crate) metrics: Metrics,
-    pub(crate) pods: BTreeMap<Arc<str>, Managed>,
-    pub(crate) names: BTreeMap<(String, String), Arc<str>>,
+    tools: Tools,
+    clock: Clock,
+    settings: Settings,
+    probing: Probing,
+    recorder: Recorder,
+    metrics: Metrics,
+    pods: BTreeMap<Arc<str>, Managed>,
+    names: BTreeMap<(String, String), Arc<str>>,
     /// What the runtime had when the agent started, until the API says whose it is.
-    pub(crate) found: BTreeMap<String, PodState>,
-    pub(crate) wakes: BTreeSet<(Duration, Arc<str>)>,
+    found: BTreeMap<String, PodState>,
+    wakes: BTreeSet<(Duration, Arc<str>)>,
     /// The first list is complete.
-    pub(crate) synced: bool,
+    synced: bool,
     /// How often volumes look for changes of their objects.
-    pub(crate) refresh: Duration,
+    refresh: Duration,
 }
 
 impl Agent {
+    /// An agent that knows no pod yet; `found` is what the runtime has.
+    pub(crate) fn new(
+        tools: Tools,
+        settings: Settings,
+        probing: Probing,
+        recorder: Recorder,
+        found: Vec<PodState>,
+        refresh: Duration,
+    ) -> Self {
+        Self {
+            clock: Clock::start(),
+            settings,
+            probing,
+            recorder,
+            metrics: tools.metrics.clone(),
+            tools,
+            pods: BTreeMap::new(),
+            names: BTreeMap::new(),
+            found: found
+                .into_iter()
+                .map(|state| (state.pod.as_str().to_owned(), state))
+                .collect(),
+            wakes: BTreeSet::new(),
+            synced: false,
+            refresh,
+        }
+    }
+
     /// Works until `stopping` turns true. Pods go on without an agent.
     pub(crate) async fn run(
         mut self,
@@ -132,7 +163,7 @@ impl Agent {
     /// Volumes follow the objects that they are made of, as late as with the kubelet.
     fn refresh_volumes(&self) {
         for (uid, pod) in &self.pods {
-            let made_of_objects = !crate::volumes::volume_objects(&pod.object).is_empty();
+            let made_of_objects = !crate::volumes::volume_objects(&pod.manifest).is_empty();
             if made_of_objects && !pod.machine.ips().is_empty() && !pod.machine.is_ending() {
                 self.tools.refresh(pod.job(uid));
             }
@@ -189,13 +220,13 @@ impl Agent {
         }
     }
 
-    fn applied(&mut self, key: &ObjectKey, object: Value) {
-        let uid: Arc<str> = str_at(&object, &["metadata", "uid"]).into();
+    fn applied(&mut self, key: &ObjectKey, object: Verbatim<PodManifest>) {
+        let uid = object.object.metadata.uid.clone();
         let name = (key.namespace().to_owned(), key.name().to_owned());
         if let Some(before) = self.names.insert(name, uid.clone())
             && before != uid
         {
-            // The name was taken over by another pod; nobody told us of the first one's end.
+            // The name was taken over by another pod; we did not see the first one's deletion.
             self.end(&before);
         }
         let now = self.clock.now();
@@ -203,19 +234,14 @@ impl Agent {
             Some(pod) => pod.update(object, now),
             None => {
                 let found = self.found.remove(&*uid);
-                match self.adopt(object, found, now) {
-                    Ok(pod) => drop(self.pods.insert(uid.clone(), pod)),
-                    Err(error) => {
-                        tracing::error!(pod = %key.name(), %error, "a pod cannot be read");
-                        return;
-                    }
-                }
+                let pod = self.adopt(object, found, now);
+                self.pods.insert(uid.clone(), pod);
             }
         }
         self.touch(&uid);
     }
 
-    fn adopt(&self, object: Value, state: Option<PodState>, now: Now) -> Result<Managed, serde_json::Error> {
+    fn adopt(&self, object: Verbatim<PodManifest>, state: Option<PodState>, now: Now) -> Managed {
         let mut found = Found::default();
         let mut logs = BTreeMap::new();
         // A pod whose sandbox was lost with the last boot starts over.
@@ -245,22 +271,22 @@ impl Agent {
                 });
             }
         }
-        let pod = Managed::new(object, self.settings, &found, logs, now)?;
+        let pod = Managed::new(object, self.settings, &found, logs, now);
         if lost {
             self.clear(&pod);
         }
-        Ok(pod)
+        pod
     }
 
     /// Removes what is left of a pod before anything is made of it again.
     fn clear(&self, pod: &Managed) {
-        let uid = PodUid::try_new(str_at(&pod.object, &["metadata", "uid"]));
+        let uid = PodUid::try_new(&pod.manifest.metadata.uid);
         let turn = pod.turn.clone().try_lock_owned();
         let runtime = self.tools.runtime.clone();
         if let (Ok(uid), Ok(turn)) = (uid, turn) {
             tokio::spawn(async move {
                 if let Err(error) = runtime.remove_pod(&uid).await {
-                    tracing::warn!(%uid, %error, "what is left of a pod cannot be removed");
+                    tracing::warn!(%uid, %error, "cannot remove what is left of a pod");
                 }
                 drop(turn);
             });
@@ -300,7 +326,7 @@ impl Agent {
                 if let Ok(uid) = PodUid::try_new(&uid)
                     && let Err(error) = runtime.remove_pod(&uid).await
                 {
-                    tracing::error!(%uid, %error, "a left-over pod cannot be removed");
+                    tracing::error!(%uid, %error, "cannot remove a left-over pod");
                 }
             });
         }
@@ -321,7 +347,7 @@ impl Agent {
             }
             Report::Notice { subject, .. } => {
                 if let Some((reason, message)) = report.event() {
-                    self.tell(&subject.pod_uid, Severity::Warning, reason, message);
+                    self.record(&subject.pod_uid, Severity::Warning, reason, message);
                 }
             }
         }
@@ -330,22 +356,12 @@ impl Agent {
     fn happened(&mut self, event: RuntimeEvent) {
         let (id, fact) = match event {
             RuntimeEvent::Started { container, at } => {
-                let fact = Fact::Started {
-                    container: container.name.as_str().to_owned(),
-                    run: container.attempt,
-                    at: timestamp(at),
-                };
-                (container, fact)
+                let at = timestamp(at);
+                (container, ContainerFact::Started { at })
             }
-            RuntimeEvent::Exited { container, exit } => {
-                let fact = Fact::Exited {
-                    container: container.name.as_str().to_owned(),
-                    run: container.attempt,
-                    exit: exit_of(&exit),
-                };
-                (container, fact)
-            }
+            RuntimeEvent::Exited { container, exit } => (container, ContainerFact::Exited(exit_of(&exit))),
         };
+        let fact = fact.about(id.name.as_str(), id.attempt);
         self.fact(&Arc::from(id.pod.as_str()), fact);
     }
 
@@ -355,9 +371,8 @@ impl Agent {
             return;
         };
         self.metrics.count(&fact);
-        let news = pod.machine.fact(fact, now);
-        for news in news {
-            self.tell_news(uid, news);
+        if let Some(event) = pod.machine.fact(fact, now) {
+            self.record_event(uid, event);
         }
         self.touch(uid);
     }
@@ -368,15 +383,15 @@ impl Agent {
         let Some(pod) = self.pods.get_mut(uid) else {
             return;
         };
-        let mut told = Vec::new();
+        let mut events = Vec::new();
         for action in pod.machine.step(now) {
             match action {
-                Action::Tell(news) => told.push(news),
+                Action::Record(event) => events.push(event),
                 action => self.tools.begin(pod.job(uid), action),
             }
         }
         self.probing
-            .follow(uid, &pod.object, &pod.machine, &mut pod.told, age);
+            .follow(uid, &pod.manifest, &pod.machine, &mut pod.probes);
         pod.report(uid, &self.tools, now);
         let over = pod.finish(uid, &self.tools, now);
         let wake = pod.next_wake(now.mono);
@@ -386,8 +401,8 @@ impl Agent {
             }
             self.wakes.extend(wake.map(|at| (at, uid.clone())));
         }
-        for news in told {
-            self.tell_news(uid, news);
+        for event in events {
+            self.record_event(uid, event);
         }
         if over {
             self.forget(uid);
@@ -397,7 +412,7 @@ impl Agent {
 
     fn forget(&mut self, uid: &Arc<str>) {
         if let Some(pod) = self.pods.remove(uid) {
-            self.probing.forget(uid, &pod.told);
+            self.probing.forget(uid, &pod.probes);
             if let Some(at) = pod.wake {
                 self.wakes.remove(&(at, uid.clone()));
             }
@@ -422,21 +437,21 @@ impl Agent {
                 format!("Stopping after {waited:.3} s without the word of every node ({other}){behind}"),
             ),
         };
-        self.tell(uid, severity, "ShutdownGate", message);
+        self.record(uid, severity, "ShutdownGate", message);
     }
 
-    fn tell_news(&self, uid: &Arc<str>, news: pointsman_pod_lifecycle::News) {
-        let severity = if news.warning {
+    fn record_event(&self, uid: &Arc<str>, event: PodEvent) {
+        let severity = if event.warning {
             Severity::Warning
         } else {
             Severity::Normal
         };
-        self.tell(uid, severity, news.reason, news.message);
+        self.record(uid, severity, event.reason, event.message);
     }
 
-    fn tell(&self, uid: &Arc<str>, severity: Severity, reason: &str, message: String) {
+    fn record(&self, uid: &Arc<str>, severity: Severity, reason: &str, message: String) {
         let Some(pod) = self.pods.get(uid) else { return };
-        tracing::debug!(pod = pod.name(), reason, message, "news of a pod");
+        tracing::debug!(pod = pod.name(), reason, message, "event of a pod");
         self.recorder.record(News {
             subject: Subject {
                 api_version: "v1".into(),
@@ -471,22 +486,22 @@ impl Agent {
                 let _ = answer.send(log);
             }
             Question::Pods { answer } => {
-                let pods = self.pods.values().map(|pod| (*pod.object).clone());
+                let pods = self.pods.values().map(|pod| pod.text.clone());
                 let _ = answer.send(pods.collect());
             }
         }
     }
 }
 
-fn age(since: Timestamp) -> Duration {
-    Duration::try_from(Timestamp::now().duration_since(since)).unwrap_or_default()
-}
-
 impl Metrics {
     fn count(&self, fact: &Fact) {
         match fact {
             Fact::SandboxUp { .. } => self.started_pods.inc(),
-            Fact::Started { run, .. } if *run > 0 => self.restarts.inc(),
+            Fact::Container {
+                run,
+                fact: ContainerFact::Started { .. },
+                ..
+            } if *run > 0 => self.restarts.inc(),
             _ => {}
         }
     }

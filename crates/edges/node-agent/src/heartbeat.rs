@@ -6,12 +6,14 @@
 
 use crate::host::Host;
 use crate::metrics::Metrics;
-use crate::node::{FREQUENCY_ANNOTATION, Frequency, Identity, Memory, Reports, stamped};
+use crate::node::{Frequency, Identity, Memory, Reports, stamped};
 use jiff::Timestamp;
 use pointsman_api_client::backoff::Backoff;
 use pointsman_api_client::lease::MicroTime;
 use pointsman_api_client::{ApiError, Client, Patch, Resource};
-use pointsman_objects::value::{at, str_at};
+use pointsman_model::duration;
+use pointsman_objects::Node;
+use pointsman_objects::names::REPORT_PERIOD_ANNOTATION;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -40,17 +42,17 @@ pub(crate) struct Heart {
     /// How often to look.
     pub(crate) frequency: watch::Receiver<Frequency>,
     /// The uid of our Node, once it is registered.
-    pub(crate) uid: watch::Sender<Option<String>>,
+    pub(crate) uid: watch::Sender<Option<Arc<str>>>,
 }
 
 impl Heart {
-    /// Registers the node and keeps its status. Works for ever.
+    /// Registers the node and keeps its status. Never returns by itself.
     pub(crate) async fn keep_status(mut self) {
         let start = Instant::now();
         let mut memory = Memory::default();
         let mut reports = Reports::default();
         let mut registered = false;
-        // The period that the Node says.
+        // The period that the Node announces.
         let mut announced = None;
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
         loop {
@@ -75,7 +77,7 @@ impl Heart {
             }
             // The annotation is part of what is reported.
             let mut whole = status.clone();
-            whole["frequency"] = crate::duration::render(frequency.update).into();
+            whole["frequency"] = duration::go(frequency.update).into();
             if reports.due(&whole, frequency, start.elapsed()) {
                 match self.send(&status, frequency).await {
                     Ok(()) => {
@@ -87,7 +89,7 @@ impl Heart {
                         registered = false;
                         continue;
                     }
-                    Err(error) => tracing::warn!(%error, "the node's status was not taken"),
+                    Err(error) => tracing::warn!(%error, "cannot write the node's status"),
                 }
             }
             // Whoever decides how long this node may be silent goes by what it says, so a longer period
@@ -115,8 +117,8 @@ impl Heart {
     /// Waits for the address ranges that the Node has from an agent before this one, which the watch is
     /// about to bring. A node that said meanwhile that it cannot run pods would have all its pods called
     /// unready.
-    async fn await_known_ranges(&mut self, node: &Value) {
-        if at(node, &["spec", "podCIDR"]).is_some() {
+    async fn await_known_ranges(&mut self, node: &Node) {
+        if !node.pod_cidrs.is_empty() {
             let known = self.trouble.wait_for(Option::is_none);
             if tokio::time::timeout(RANGES_WAIT, known).await.is_err() {
                 tracing::warn!("the node's address ranges are not known yet");
@@ -124,19 +126,18 @@ impl Heart {
         }
     }
 
-    async fn register(&self, status: &Value, memory: &mut Memory) -> Result<Value, ApiError> {
+    async fn register(&self, status: &Value, memory: &mut Memory) -> Result<Node, ApiError> {
         let api = self.client.api(Resource::NODES, None);
         let name = &self.identity.name;
         let object = self.identity.object(stamped(status, Timestamp::now()));
-        let node = match api.create::<Value>(object.to_string().into_bytes()).await {
+        let node = match api.create::<Node>(object.to_string().into_bytes()).await {
             Ok(node) => node,
             Err(ApiError::AlreadyExists(_)) => {
-                let known: Value = api.get(name).await?;
+                let known: Node = api.get(name).await?;
                 memory.recall(&known);
                 let labels = self.identity.all_labels();
-                let has = at(&known, &["metadata", "labels"]).cloned().unwrap_or_default();
-                let missing = labels.iter().any(|(key, value)| has[key] != **value);
-                if missing {
+                let has = &known.metadata.labels;
+                if labels.iter().any(|(key, value)| has.get(key) != Some(value)) {
                     let patch = json!({ "metadata": { "labels": labels } });
                     api.patch(name, Patch::Merge(patch.to_string().into_bytes()))
                         .await?
@@ -147,8 +148,7 @@ impl Heart {
             Err(error) => return Err(error),
         };
         tracing::info!(node = name, "the node is registered");
-        let uid = str_at(&node, &["metadata", "uid"]).to_owned();
-        self.uid.send_replace(Some(uid));
+        self.uid.send_replace(Some(node.metadata.uid.clone()));
         Ok(node)
     }
 
@@ -158,7 +158,7 @@ impl Heart {
         for _ in 0..ATTEMPTS {
             let patch = json!({
                 "metadata": {
-                    "annotations": { FREQUENCY_ANNOTATION: crate::duration::render(frequency.update) },
+                    "annotations": { REPORT_PERIOD_ANNOTATION: duration::go(frequency.update) },
                 },
                 "status": merged(stamped(status, Timestamp::now())),
             });
@@ -181,7 +181,7 @@ impl Heart {
         Err(last.unwrap_or(ApiError::Unreachable("no attempt was made".into())))
     }
 
-    /// Keeps the node's Lease. Works for ever.
+    /// Keeps the node's Lease. Never returns by itself.
     pub(crate) async fn keep_lease(self, duration: Duration) {
         let pause = duration / 4;
         let mut registered = self.uid.subscribe();
@@ -200,7 +200,7 @@ impl Heart {
                     }
                     Err(error) => {
                         self.metrics.heartbeats.with(&["lease", "error"]).inc();
-                        tracing::warn!(%error, "the node's lease was not renewed");
+                        tracing::warn!(%error, "cannot renew the node's lease");
                         tokio::time::sleep(Duration::from_millis(100)).await;
                     }
                 }

@@ -6,7 +6,6 @@ use std::path::Path;
 /// Facts about the machine. What cannot be read is zero or empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Host {
-    /// Processors.
     pub cpus: usize,
     /// Bytes of memory.
     pub memory_total: u64,
@@ -30,7 +29,6 @@ pub struct Host {
     pub system_uuid: String,
     /// Changes with every boot.
     pub boot_id: String,
-    /// Kernel release.
     pub kernel: String,
     /// Name of the operating system.
     pub os_image: String,

@@ -13,7 +13,6 @@
 mod agent;
 mod clock;
 mod config;
-mod duration;
 mod fetch;
 pub mod gate;
 mod heartbeat;
@@ -33,6 +32,5 @@ mod work;
 pub use config::Config;
 pub use host::Host;
 pub use metrics::describe as describe_metrics;
-pub use pod::CHANGE_TIME_ANNOTATION;
 pub use pointsman_runtime::Runtime;
 pub use run::{AgentError, run};

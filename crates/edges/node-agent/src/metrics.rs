@@ -23,16 +23,46 @@ pub(crate) struct Metrics {
     pub(crate) gate_wait: Histogram,
     pub(crate) heartbeats: Family<Counter>,
     pub(crate) update_frequency: Gauge,
-    operations: Family<Counter>,
-    operation_errors: Family<Counter>,
-    operation_time: Family<Histogram>,
+    operations: Operations,
     requests: Family<Counter>,
+}
+
+/// Requests to the runtime.
+#[derive(Clone, Debug)]
+struct Operations {
+    total: Family<Counter>,
+    errors: Family<Counter>,
+    time: Family<Histogram>,
 }
 
 /// Registers the agent's metrics without an agent, for a reference of them.
 pub fn describe(registry: &Registry) {
     Metrics::new(registry);
     pointsman_probe_io::describe_metrics(registry);
+}
+
+impl Operations {
+    fn new(registry: &Registry) -> Self {
+        let define = |name, help| Definition::new(name, help).labels(&["operation_type"]);
+        Self {
+            total: registry.counters(define(
+                "kubelet_runtime_operations_total",
+                "Requests to the runtime, by operation.",
+            )),
+            errors: registry.counters(define(
+                "kubelet_runtime_operations_errors_total",
+                "Requests that the runtime failed, by operation.",
+            )),
+            time: registry.histograms(
+                define(
+                    "kubelet_runtime_operations_duration_seconds",
+                    "How long requests to the runtime took, by operation.",
+                )
+                .unit(Unit::Seconds)
+                .buckets(&DEFAULT_BUCKETS),
+            ),
+        }
+    }
 }
 
 impl Metrics {
@@ -82,22 +112,7 @@ impl Metrics {
                 )
                 .unit(Unit::Seconds),
             ),
-            operations: registry.counters(
-                define("kubelet_runtime_operations_total", "Requests to the runtime, by operation.")
-                    .labels(&["operation_type"]),
-            ),
-            operation_errors: registry.counters(
-                define("kubelet_runtime_operations_errors_total", "Requests that the runtime failed, by operation.")
-                    .labels(&["operation_type"]),
-            ),
-            operation_time: registry.histograms(
-                seconds(
-                    "kubelet_runtime_operations_duration_seconds",
-                    "How long requests to the runtime took, by operation.",
-                    &DEFAULT_BUCKETS,
-                )
-                .labels(&["operation_type"]),
-            ),
+            operations: Operations::new(registry),
             requests: registry.counters(
                 define("kubelet_http_requests_total", "Requests to the agent's own server: logs, health, metrics.")
                     .labels(&["method", "path", "code"]),
@@ -107,10 +122,10 @@ impl Metrics {
 
     /// A request to the runtime is over.
     pub(crate) fn operation(&self, kind: &str, took: Duration, well: bool) {
-        self.operations.with(&[kind]).inc();
-        self.operation_time.with(&[kind]).observe_duration(took);
+        self.operations.total.with(&[kind]).inc();
+        self.operations.time.with(&[kind]).observe_duration(took);
         if !well {
-            self.operation_errors.with(&[kind]).inc();
+            self.operations.errors.with(&[kind]).inc();
         }
     }
 

@@ -1,91 +1,31 @@
 //! Where are the other nodes' pods, and which addresses may ours have?
 
 use pointsman_fabric::{Netns, Network, Prefix, Route};
+use pointsman_objects::Node;
 use pointsman_runtime::AddressRange;
-use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// What a Node says about addresses.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub(crate) struct Node {
-    metadata: Metadata,
-    spec: Spec,
-    status: Status,
+/// The ranges that a runtime may give the node's pods addresses of.
+pub(crate) fn pod_ranges(node: &Node) -> Vec<AddressRange> {
+    node.pod_cidrs
+        .iter()
+        .filter_map(|text| text.parse().ok())
+        .collect()
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-struct Metadata {
-    labels: Option<BTreeMap<String, String>>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-struct Spec {
-    #[serde(rename = "podCIDR")]
-    pod_cidr: Option<String>,
-    #[serde(rename = "podCIDRs")]
-    pod_cidrs: Option<Vec<String>>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-struct Status {
-    addresses: Option<Vec<Address>>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-struct Address {
-    r#type: String,
-    address: String,
-}
-
-impl Node {
-    /// The ranges of its pods.
-    fn ranges(&self) -> impl Iterator<Item = &str> {
-        let many = self.spec.pod_cidrs.iter().flatten();
-        let one = self
-            .spec
-            .pod_cidr
-            .iter()
-            .filter(|_| self.spec.pod_cidrs.is_none());
-        many.chain(one).map(String::as_str)
-    }
-
-    /// The ranges that a runtime may give addresses of.
-    pub(crate) fn pod_ranges(&self) -> Vec<AddressRange> {
-        self.ranges().filter_map(|text| text.parse().ok()).collect()
-    }
-
-    /// The pool that settings may name.
-    pub(crate) fn pool(&self) -> Option<&str> {
-        self.metadata
-            .labels
-            .as_ref()?
-            .get("pointsman.io/pool")
-            .map(String::as_str)
-    }
-
-    fn internal(&self) -> impl Iterator<Item = IpAddr> {
-        let addresses = self.status.addresses.iter().flatten();
-        addresses
-            .filter(|address| address.r#type == "InternalIP")
-            .filter_map(|address| address.address.parse().ok())
-    }
-
-    /// Each range by the node's address of the same family.
-    fn routes(&self) -> Vec<(Prefix, IpAddr)> {
-        let ranges = self.ranges().filter_map(|text| text.parse::<Prefix>().ok());
-        ranges
-            .filter_map(|range| {
-                let same = |ip: &IpAddr| ip.is_ipv4() == range.address().is_ipv4();
-                Some((range, self.internal().find(same)?))
-            })
-            .collect()
-    }
+/// Each range by the node's address of the same family.
+fn routes(node: &Node) -> Vec<(Prefix, IpAddr)> {
+    let ranges = node
+        .pod_cidrs
+        .iter()
+        .filter_map(|text| text.parse::<Prefix>().ok());
+    ranges
+        .filter_map(|range| {
+            let same = |ip: &IpAddr| ip.is_ipv4() == range.address().is_ipv4();
+            Some((range, node.internal_addresses().find(same)?))
+        })
+        .collect()
 }
 
 /// Keeps routes to the pods of all other nodes.
@@ -99,7 +39,7 @@ pub(crate) struct Neighbours {
 impl Neighbours {
     /// Another node as it is now, or gone.
     pub(crate) fn see(&mut self, name: &str, node: Option<&Node>) {
-        match node.map(Node::routes).filter(|routes| !routes.is_empty()) {
+        match node.map(routes).filter(|routes| !routes.is_empty()) {
             Some(routes) => drop(self.wanted.insert(name.to_owned(), routes)),
             None => drop(self.wanted.remove(name)),
         }
@@ -143,7 +83,7 @@ impl Neighbours {
             if let Ok(destination) = range.parse::<Prefix>() {
                 let gone = network.delete_route(&Route::via(destination, gateway));
                 if let Err(error) = gone {
-                    tracing::warn!(%error, "a route to another node's pods was not removed");
+                    tracing::warn!(%error, "cannot remove a route to another node's pods");
                     continue;
                 }
             }
@@ -159,7 +99,7 @@ impl Neighbours {
                 self.set.retain(|(other, _)| *other != range);
                 self.set.insert((range, gateway));
             }
-            Err(error) => tracing::warn!(%error, %route, "a route to another node's pods was not set"),
+            Err(error) => tracing::warn!(%error, %route, "cannot set a route to another node's pods"),
         }
     }
 }
@@ -171,7 +111,6 @@ mod tests {
 
     fn node(ranges: &[&str], ip: &str) -> Node {
         serde_json::from_value(json!({
-            "metadata": { "labels": { "pointsman.io/pool": "edge" } },
             "spec": { "podCIDR": ranges.first(), "podCIDRs": ranges },
             "status": { "addresses": [
                 { "type": "Hostname", "address": "n" },
@@ -191,8 +130,7 @@ mod tests {
     fn every_range_goes_by_the_address_of_its_family() {
         let mut neighbours = Neighbours::default();
         let other = node(&["10.244.1.0/24", "fd01::/64"], "192.0.2.2");
-        assert_eq!(other.pod_ranges().len(), 2);
-        assert_eq!(other.pool(), Some("edge"));
+        assert_eq!(pod_ranges(&other).len(), 2);
         neighbours.see("n2", Some(&other));
         let expected = ["10.244.1.0/24 via 192.0.2.2", "fd01::/64 via fd00::2"];
         assert_eq!(shown(&neighbours), (expected.map(String::from).to_vec(), 0));

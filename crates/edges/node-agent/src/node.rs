@@ -2,6 +2,8 @@
 
 use crate::host::Host;
 use jiff::Timestamp;
+use pointsman_model::duration;
+use pointsman_objects::{ConditionStatus, Node};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,13 +20,9 @@ const LEAST_INODES: f64 = 0.05;
 /// Below this share of free process numbers a node is under pressure.
 const LEAST_PIDS: f64 = 0.05;
 
-/// Annotation with how often the status is really computed.
-pub const FREQUENCY_ANNOTATION: &str = "pointsman.io/node-status-update-frequency";
-
 /// What a node is, apart from what changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Name.
     pub name: String,
     /// Addresses, the primary one first.
     pub addresses: Vec<IpAddr>,
@@ -179,16 +177,16 @@ pub struct Memory(BTreeMap<String, (bool, Timestamp)>);
 
 impl Memory {
     /// Takes over what the API has from an agent before this one.
-    pub fn recall(&mut self, node: &Value) {
-        for condition in pointsman_objects::value::list_at(node, &["status", "conditions"]) {
-            let text = |field: &str| condition.get(field).and_then(Value::as_str).unwrap_or("");
-            let holds = match text("status") {
-                "True" => true,
-                "False" => false,
-                _ => continue,
+    pub fn recall(&mut self, node: &Node) {
+        for condition in &node.conditions {
+            let holds = match condition.status {
+                ConditionStatus::True => true,
+                ConditionStatus::False => false,
+                ConditionStatus::Unknown => continue,
             };
-            if let Ok(since) = text("lastTransitionTime").parse() {
-                self.0.insert(text("type").into(), (holds, since));
+            if let Some(since) = condition.changed {
+                self.0
+                    .insert(condition.kind.name().into(), (holds, since.timestamp()));
             }
         }
     }
@@ -265,14 +263,14 @@ impl Reports {
             None => true,
             Some((last, at)) => {
                 let period = frequency.report.mul_f64((1.0 + self.shift).max(0.0));
-                !same(last, status) || now.saturating_sub(*at) >= period
+                last != status || now.saturating_sub(*at) >= period
             }
         }
     }
 
     /// It was sent. `chance` is between 0 and 1.
     pub fn sent(&mut self, status: Value, now: Duration, chance: f64) {
-        let changed = self.last.as_ref().is_none_or(|(last, _)| !same(last, &status));
+        let changed = self.last.as_ref().is_none_or(|(last, _)| *last != status);
         self.shift = if changed { chance - 0.5 } else { 0.0 };
         self.last = Some((status, now));
     }
@@ -281,11 +279,6 @@ impl Reports {
     pub fn forget(&mut self) {
         self.last = None;
     }
-}
-
-/// Messages may carry numbers that change all the time; everything else is news.
-fn same(left: &Value, right: &Value) -> bool {
-    left == right
 }
 
 /// How often this node looks, by the settings that all nodes share.
@@ -297,7 +290,7 @@ pub fn frequency(data: &BTreeMap<String, String>, pool: Option<&str>) -> Result<
     let Some((key, text)) = own.or_else(|| Some((KEY.to_owned(), data.get(KEY)?))) else {
         return Ok(None);
     };
-    match crate::duration::parse(text) {
+    match duration::parse(text.trim()) {
         Some(period) if !period.is_zero() => Ok(Some(period)),
         _ => Err(format!(
             "{key} is {text:?}, which is no duration such as 10s or 1m"

@@ -3,14 +3,24 @@
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use pointsman_api_client::{ApiError, Client, Resource};
-use pointsman_objects::value::map_at;
+use pointsman_objects::nullable;
 use pointsman_pod_lifecycle::env::Holder;
-use serde_json::Value;
+use serde::Deserialize;
 use std::collections::BTreeMap;
 
 /// The objects that were asked for and exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Objects(BTreeMap<(Holder, String), BTreeMap<String, Vec<u8>>>);
+
+/// What a ConfigMap or Secret holds, as the API carries it.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Contents {
+    #[serde(deserialize_with = "nullable")]
+    data: BTreeMap<String, String>,
+    #[serde(deserialize_with = "nullable")]
+    binary_data: BTreeMap<String, String>,
+}
 
 impl Objects {
     /// Reads objects of one namespace. One that does not exist is left out; any other failure is the
@@ -26,8 +36,8 @@ impl Objects {
                 Holder::ConfigMap => Resource::core("configmaps"),
                 Holder::Secret => Resource::core("secrets"),
             };
-            match client.api(resource, Some(namespace)).get::<Value>(name).await {
-                Ok(object) => objects.insert(*holder, name, &object),
+            match client.api(resource, Some(namespace)).get::<Contents>(name).await {
+                Ok(contents) => objects.insert(*holder, name, contents),
                 Err(ApiError::NotFound(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -35,18 +45,16 @@ impl Objects {
         Ok(objects)
     }
 
-    /// Takes in an object as the API carries it.
-    pub fn insert(&mut self, holder: Holder, name: &str, object: &Value) {
-        let field = |field: &str| map_at(object, &[field]).into_iter().flatten();
-        let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
-        let decoded = |value: &Value| BASE64_STANDARD.decode(text(value)).unwrap_or_default();
+    pub(crate) fn insert(&mut self, holder: Holder, name: &str, contents: Contents) {
+        let decoded = |(key, text): (String, String)| (key, BASE64_STANDARD.decode(text).unwrap_or_default());
         let mut data: BTreeMap<String, Vec<u8>> = BTreeMap::new();
         match holder {
             Holder::ConfigMap => {
-                data.extend(field("data").map(|(key, value)| (key.clone(), text(value).into_bytes())));
-                data.extend(field("binaryData").map(|(key, value)| (key.clone(), decoded(value))));
+                let texts = contents.data.into_iter();
+                data.extend(texts.map(|(key, text)| (key, text.into_bytes())));
+                data.extend(contents.binary_data.into_iter().map(decoded));
             }
-            Holder::Secret => data.extend(field("data").map(|(key, value)| (key.clone(), decoded(value)))),
+            Holder::Secret => data.extend(contents.data.into_iter().map(decoded)),
         }
         self.0.insert((holder, name.to_owned()), data);
     }

@@ -7,22 +7,22 @@
 
 use crate::agent::{FoundLog, Input, LogError};
 use crate::metrics::Metrics;
-use crate::probing::Told;
+use crate::probing::Followed;
 use crate::work::{Files, Job, Tools};
 use pointsman_api_client::backoff::Backoff;
 use pointsman_api_client::{ApiError, DeleteOptions, Patch, Resource};
-use pointsman_objects::value::{list_at, str_at};
-use pointsman_pod_lifecycle::{Found, Machine, Now, Phase, Pod, PodStatus, Settings};
-use serde::Deserialize;
-use serde_json::Value;
+use pointsman_model::Revision;
+use pointsman_objects::names::CHANGE_TIME_ANNOTATION;
+use pointsman_objects::pod::Phase;
+use pointsman_objects::pod_manifest::{PodManifest, Verbatim};
+use pointsman_objects::pod_status::PodStatus;
+use pointsman_pod_lifecycle::{Found, Machine, Now, Settings};
+use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, watch};
-
-/// Pod annotation with the microsecond time of the last readiness change.
-pub const CHANGE_TIME_ANNOTATION: &str = "pointsman.io/last-change-time";
 
 /// How long the first report of a pod waits for its containers to run.
 const SETTLE: Duration = Duration::from_millis(300);
@@ -31,36 +31,27 @@ const SETTLE: Duration = Duration::from_millis(300);
 pub(crate) struct Sent {
     status: PodStatus,
     began: Now,
-    answer: Result<Answer, ApiError>,
+    /// The version that the patch made.
+    answer: Result<Revision, ApiError>,
 }
 
-#[derive(Debug, Deserialize)]
-pub(crate) struct Answer {
-    metadata: AnswerMetadata,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct AnswerMetadata {
-    resource_version: String,
-}
-
-/// One pod.
 pub(crate) struct Managed {
-    pub(crate) object: Arc<Value>,
+    pub(crate) manifest: Arc<PodManifest>,
+    /// The object as the API sent it.
+    pub(crate) text: Box<RawValue>,
     pub(crate) machine: Machine,
-    pub(crate) told: Told,
+    pub(crate) probes: Followed,
     pub(crate) logs: BTreeMap<(String, u32), PathBuf>,
     pub(crate) wake: Option<Duration>,
-    /// The API has no such object any more.
+    /// The object is gone from the API.
     pub(crate) gone: bool,
     pub(crate) turn: Arc<Mutex<()>>,
     /// The files that volumes hold.
     files: Files,
     /// What the API is known to have.
     sent: Option<PodStatus>,
-    /// The version that our last patch made; older news of the pod say nothing about it.
-    written: u64,
+    /// The version that our last patch made; older events say nothing about it.
+    written: Revision,
     under_way: bool,
     deleting: bool,
     backoff: Backoff,
@@ -75,47 +66,48 @@ pub(crate) struct Managed {
 
 impl Managed {
     pub(crate) fn new(
-        object: Value,
+        object: Verbatim<PodManifest>,
         settings: Settings,
         found: &Found,
         logs: BTreeMap<(String, u32), PathBuf>,
         now: Now,
-    ) -> Result<Self, serde_json::Error> {
-        let pod = Pod::deserialize(&object)?;
-        Ok(Self {
-            machine: Machine::new(&pod, settings, found, now),
-            object: Arc::new(object),
-            told: Told::default(),
+    ) -> Self {
+        let Verbatim { text, object } = object;
+        Self {
+            machine: Machine::new(&object, settings, found, now),
+            started: object.status.start_time.is_some(),
+            manifest: Arc::new(object),
+            text,
+            probes: Followed::default(),
             logs,
             wake: None,
             gone: false,
             turn: Arc::default(),
             files: Arc::default(),
             sent: None,
-            written: 0,
+            written: Revision::default(),
             under_way: false,
             deleting: false,
             backoff: Backoff::new(Duration::from_millis(50), Duration::from_secs(5)),
             retry_at: None,
             settles_at: None,
             born: now,
-            started: pod.status.start_time.is_some(),
             followed: BTreeMap::new(),
-        })
+        }
     }
 
     pub(crate) fn name(&self) -> &str {
-        str_at(&self.object, &["metadata", "name"])
+        &self.manifest.metadata.name
     }
 
     pub(crate) fn namespace(&self) -> &str {
-        str_at(&self.object, &["metadata", "namespace"])
+        &self.manifest.metadata.namespace
     }
 
     pub(crate) fn job(&self, uid: &Arc<str>) -> Job {
         Job {
             uid: uid.clone(),
-            pod: self.object.clone(),
+            pod: self.manifest.clone(),
             ips: self.machine.ips().into(),
             turn: self.turn.clone(),
             files: self.files.clone(),
@@ -123,25 +115,18 @@ impl Managed {
     }
 
     /// Takes in the object as it is now.
-    pub(crate) fn update(&mut self, object: Value, now: Now) {
-        match Pod::deserialize(&object) {
-            Ok(pod) => self.machine.update(&pod, now),
-            Err(error) => return tracing::error!(pod = self.name(), %error, "a pod cannot be read"),
-        }
-        let version: u64 = str_at(&object, &["metadata", "resourceVersion"])
-            .parse()
-            .unwrap_or(u64::MAX);
-        self.object = Arc::new(object);
+    pub(crate) fn update(&mut self, object: Verbatim<PodManifest>, now: Now) {
+        let Verbatim { text, object } = object;
+        self.machine.update(&object, now);
+        self.text = text;
+        self.manifest = Arc::new(object);
         // Others may have written our condition: the node's controller does when it cannot see us.
         let Some(sent) = &self.sent else { return };
-        if self.under_way || version < self.written {
+        if self.under_way || self.manifest.metadata.revision() < self.written {
             return;
         }
-        let conditions = list_at(&self.object, &["status", "conditions"]);
-        let ready = conditions
-            .iter()
-            .find(|condition| str_at(condition, &["type"]) == "Ready");
-        let ready = ready.map(|ready| str_at(ready, &["status"]) == "True");
+        let ready = self.manifest.status.condition("Ready");
+        let ready = ready.map(|ready| ready.is_true());
         if ready != Some(sent.is_ready()) {
             self.machine
                 .readiness_overwritten(ready.unwrap_or(false), now.wall);
@@ -167,12 +152,14 @@ impl Managed {
         self.retry_at = None;
         let patch = self
             .machine
-            .patch(&status, &tools.host_ips, Some(CHANGE_TIME_ANNOTATION));
+            .patch(&status, &tools.host_ips, CHANGE_TIME_ANNOTATION)
+            .to_json();
         let api = tools.client.api(Resource::PODS, Some(self.namespace()));
         let (name, uid, inputs) = (self.name().to_owned(), uid.clone(), tools.inputs.clone());
         tokio::spawn(async move {
             let body = Patch::Strategic(patch.to_string().into_bytes());
-            let answer = api.patch_status::<Answer>(&name, body).await;
+            let answer = api.patch_status::<PodManifest>(&name, body).await;
+            let answer = answer.map(|pod| pod.metadata.revision());
             let sent = Box::new(Sent {
                 status,
                 began: now,
@@ -193,9 +180,9 @@ impl Managed {
     pub(crate) fn answered(&mut self, sent: Sent, now: Now, metrics: &Metrics) {
         self.under_way = false;
         match sent.answer {
-            Ok(answer) => {
+            Ok(version) => {
                 self.backoff.reset();
-                self.written = answer.metadata.resource_version.parse().unwrap_or(0);
+                self.written = version;
                 let took = now.mono.saturating_sub(sent.began.mono);
                 metrics.status_sync.observe_duration(took);
                 let before = self.sent.as_ref().and_then(|sent| sent.ready_changed);
@@ -207,20 +194,20 @@ impl Managed {
                 }
                 self.sent = Some(sent.status);
             }
-            // A conflict may be another pod of the same name; the watch tells, and nothing ends before that.
+            // A conflict may be another pod of the same name; the watch will show it, and nothing ends before that.
             Err(ApiError::NotFound(_)) => {
                 self.gone = true;
                 self.machine.vanish();
             }
             Err(error) => {
                 let wait = self.backoff.next(fastrand::f64());
-                tracing::warn!(pod = self.name(), %error, ?wait, "a status was not taken, trying again");
+                tracing::warn!(pod = self.name(), %error, ?wait, "cannot write the status of a pod, trying again");
                 self.retry_at = Some(now.mono + wait);
             }
         }
     }
 
-    /// Says the last word about a pod that is gone from the node. Returns whether nothing is left to do.
+    /// Deletes the object of a pod that is gone from the node. Returns whether nothing is left to do.
     pub(crate) fn finish(&mut self, uid: &Arc<str>, tools: &Tools, now: Now) -> bool {
         if !self.machine.is_over() {
             return false;
@@ -244,7 +231,7 @@ impl Managed {
         false
     }
 
-    /// The last word was answered.
+    /// The deletion was answered.
     pub(crate) fn deletion_answered(&mut self, outcome: Result<(), ApiError>, now: Now) {
         match outcome {
             // A finalizer may keep the object: then there is nothing more to do for it here.
@@ -252,7 +239,7 @@ impl Managed {
             Err(ApiError::NotFound(_) | ApiError::Conflict(_)) => self.gone = true,
             Err(error) => {
                 let wait = self.backoff.next(fastrand::f64());
-                tracing::warn!(pod = self.name(), %error, ?wait, "a pod was not removed, trying again");
+                tracing::warn!(pod = self.name(), %error, ?wait, "cannot delete a pod that has ended, trying again");
                 self.deleting = false;
                 self.retry_at = Some(now.mono + wait);
             }
@@ -267,7 +254,7 @@ impl Managed {
 
     /// Where a container's log is.
     pub(crate) fn log(&mut self, container: &str, previous: bool) -> Result<FoundLog, LogError> {
-        if crate::translate::find_container(&self.object, container).is_none() {
+        if self.manifest.container(container).is_none() {
             return Err(LogError::NotFound(format!(
                 "container {container:?} in pod {:?} is not available",
                 self.name()
@@ -282,16 +269,11 @@ impl Managed {
         };
         let path = run.and_then(|run| self.logs.get(&(container.to_owned(), run)));
         let (Some(run), Some(path)) = (run, path) else {
+            let pod = self.name();
             let which = if previous {
-                format!(
-                    "previous terminated container {container:?} in pod {:?} not found",
-                    self.name()
-                )
+                format!("previous terminated container {container:?} in pod {pod:?} not found")
             } else {
-                format!(
-                    "container {container:?} in pod {:?} is waiting to start",
-                    self.name()
-                )
+                format!("container {container:?} in pod {pod:?} is waiting to start")
             };
             return Err(LogError::NotYet(which));
         };

@@ -1,12 +1,11 @@
 //! What does the prober have to know, and what do its verdicts mean to a pod?
 
-use pointsman_objects::value::{at, list_at};
-use pointsman_pod_lifecycle::{Fact, Machine, ProbeKind};
+use pointsman_objects::pod_manifest::PodManifest;
+use pointsman_pod_lifecycle::{ContainerFact, Fact, Machine, ProbeKind};
 use pointsman_probe_io::{
     ExecOutcome, ExecRequest, ExecRunner, Kind, Prober, Reading, Reported, Started, Subject, Verdict,
 };
 use pointsman_runtime::{ExecEnd, Runtime, RuntimeError};
-use serde_json::Value;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
@@ -15,10 +14,10 @@ use std::time::Duration;
 
 use crate::work::chain;
 
-/// What the prober was told about one pod.
+/// What the prober knows about one pod.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
-    /// Its probes.
+pub(crate) struct Followed {
+    /// Whether it has the pod's probes.
     set: bool,
     /// Containers that run, and which run.
     running: BTreeMap<String, u32>,
@@ -55,21 +54,15 @@ pub(crate) struct Probing {
     pub(crate) runs: Runs,
 }
 
-/// Whether any container of a pod has a probe.
-fn has_probes(pod: &Value) -> bool {
-    let init = list_at(pod, &["spec", "initContainers"]).iter();
-    let mut all = init.chain(list_at(pod, &["spec", "containers"]));
-    all.any(|container| {
-        Kind::ALL
-            .iter()
-            .any(|kind| at(container, &[kind.field()]).is_some())
-    })
+fn has_probes(pod: &PodManifest) -> bool {
+    pod.all_containers()
+        .any(|container| Kind::ALL.iter().any(|kind| kind.of(container).is_some()))
 }
 
 impl Probing {
     /// Tells the prober what changed about a pod. Containers that the agent found running keep what was
     /// last said about them until a probe says otherwise.
-    pub(crate) fn follow(&self, uid: &Arc<str>, pod: &Value, machine: &Machine, told: &mut Told, age: AgeOf) {
+    pub(crate) fn follow(&self, uid: &Arc<str>, pod: &PodManifest, machine: &Machine, known: &mut Followed) {
         if !has_probes(pod) {
             return;
         }
@@ -77,27 +70,27 @@ impl Probing {
             .probed()
             .map(|probed| (probed.container.to_owned(), probed.run))
             .collect();
-        let ended: Vec<String> = told
+        let ended: Vec<String> = known
             .running
             .iter()
             .filter(|(name, run)| now.get(*name) != Some(run))
             .map(|(name, _)| name.clone())
             .collect();
         for name in ended {
-            told.running.remove(&name);
+            known.running.remove(&name);
             self.runs.set(uid, &name, None);
             self.prober.container_stopped(uid, &name);
         }
         for probed in machine.probed() {
-            if told.running.contains_key(probed.container) {
+            if known.running.contains_key(probed.container) {
                 continue;
             }
-            if !told.set {
-                told.set = true;
+            if !known.set {
+                known.set = true;
                 self.prober
                     .set_pod(self.reading.pod(pod, machine.ips().first().copied()));
             }
-            told.running.insert(probed.container.to_owned(), probed.run);
+            known.running.insert(probed.container.to_owned(), probed.run);
             self.runs.set(uid, probed.container, Some(probed.run));
             let previous = probed.found.then_some(Reported {
                 ready: probed.ready == Some(true),
@@ -109,25 +102,26 @@ impl Probing {
             };
             self.prober.container_started(uid, probed.container, started);
         }
-        if machine.is_ending() && told.set && !told.terminating {
-            told.terminating = true;
+        if machine.is_ending() && known.set && !known.terminating {
+            known.terminating = true;
             self.prober.pod_terminating(uid);
         }
     }
 
     /// The pod is gone.
-    pub(crate) fn forget(&self, uid: &Arc<str>, told: &Told) {
-        for name in told.running.keys() {
+    pub(crate) fn forget(&self, uid: &Arc<str>, known: &Followed) {
+        for name in known.running.keys() {
             self.runs.set(uid, name, None);
         }
-        if told.set {
+        if known.set {
             self.prober.remove_pod(uid);
         }
     }
 }
 
-/// How long ago a time was.
-pub(crate) type AgeOf = fn(jiff::Timestamp) -> Duration;
+fn age(since: jiff::Timestamp) -> Duration {
+    Duration::try_from(jiff::Timestamp::now().duration_since(since)).unwrap_or_default()
+}
 
 /// What a verdict means to the pod: nothing, if it is about a run that is over.
 pub(crate) fn fact(
@@ -149,13 +143,8 @@ pub(crate) fn fact(
         Verdict::Failure => false,
         Verdict::Unknown => return None,
     };
-    (at >= probed.started_at).then(|| Fact::Probed {
-        container: subject.container.to_string(),
-        run: probed.run,
-        kind,
-        healthy,
-        at,
-    })
+    let fact = ContainerFact::Probed { kind, healthy, at };
+    (at >= probed.started_at).then(|| fact.about(probed.container, probed.run))
 }
 
 /// Runs the commands of exec probes through the runtime.

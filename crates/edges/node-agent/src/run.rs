@@ -1,11 +1,10 @@
 //! How does the agent start and stop?
 
 use crate::agent::{Agent, Input};
-use crate::clock::Clock;
 use crate::config::Config;
 use crate::heartbeat::Heart;
 use crate::metrics::Metrics;
-use crate::neighbours::{Neighbours, Node};
+use crate::neighbours::{Neighbours, pod_ranges};
 use crate::node::{self, Frequency};
 use crate::probing::{Commands, Probing, Runs};
 use crate::serve::{self, Access, Server};
@@ -13,13 +12,13 @@ use crate::work::Tools;
 use pointsman_api_client::connect::connect;
 use pointsman_api_client::events::Recorder;
 use pointsman_api_client::{ApiError, Client, ConnectError, Event, Resource, Scope, Watcher};
-use pointsman_objects::value::map_at;
+use pointsman_objects::pod_manifest::{PodManifest, Verbatim};
+use pointsman_objects::{ConfigMap, Node};
 use pointsman_pod_lifecycle::Settings;
 use pointsman_probe_io::Prober;
 use pointsman_runtime::{AddressRange, Runtime, RuntimeError};
 use pointsman_telemetry::Registry;
-use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +48,6 @@ pub enum AgentError {
     /// The port cannot be listened on.
     #[error("cannot listen on {address}")]
     Listen {
-        /// Which address.
         address: SocketAddr,
         /// What the system said.
         #[source]
@@ -87,29 +85,15 @@ pub async fn run(
         metrics: metrics.clone(),
         inputs: inputs.clone(),
     };
-    let agent = Agent {
-        tools,
-        clock: Clock::start(),
-        settings: Settings {
-            gate: config.gate.as_ref().map(|gate| gate.bound),
-        },
-        probing: Probing {
-            prober,
-            reading: config.reading.clone(),
-            runs,
-        },
-        recorder,
-        metrics: metrics.clone(),
-        pods: BTreeMap::new(),
-        names: BTreeMap::new(),
-        found: found
-            .into_iter()
-            .map(|state| (state.pod.as_str().to_owned(), state))
-            .collect(),
-        wakes: BTreeSet::new(),
-        synced: false,
-        refresh: config.refresh,
+    let settings = Settings {
+        gate: config.gate.as_ref().map(|gate| gate.bound),
     };
+    let probing = Probing {
+        prober,
+        reading: config.reading.clone(),
+        runs,
+    };
+    let agent = Agent::new(tools, settings, probing, recorder, found, config.refresh);
     let mut tasks = JoinSet::new();
     tasks.spawn(recording);
     if let Some(address) = config.listen {
@@ -139,7 +123,8 @@ fn watch_pods(
     inputs: mpsc::UnboundedSender<Input>,
 ) {
     let mine = format!("spec.nodeName={}", config.identity.name);
-    let mut pods = Watcher::<Value>::new(client.clone(), Scope::all(Resource::PODS).fields(&mine));
+    let mut pods =
+        Watcher::<Verbatim<PodManifest>>::new(client.clone(), Scope::all(Resource::PODS).fields(&mine));
     tasks.spawn(async move {
         loop {
             let event = pods.next().await;
@@ -225,10 +210,10 @@ impl Places {
 
     fn see_own(&self, node: &Node, ranges: &mut Vec<AddressRange>) {
         self.pool.send_if_modified(|pool| {
-            let now = node.pool().map(str::to_owned);
+            let now = Some(node.pool().to_owned()).filter(|pool| !pool.is_empty());
             std::mem::replace(pool, now.clone()) != now
         });
-        let now = node.pod_ranges();
+        let now = pod_ranges(node);
         if self.fixed || now.is_empty() || now == *ranges {
             return;
         }
@@ -249,12 +234,12 @@ async fn follow_settings(
     let mut scope = Scope::all(Resource::core("configmaps")).fields(&format!("metadata.name={name}"));
     scope.namespace = Some(namespace.to_owned());
     let (events, mut received) = mpsc::channel(16);
-    tokio::spawn(Watcher::<Value>::new(client.clone(), scope).forward(events, Some));
+    tokio::spawn(Watcher::<ConfigMap>::new(client.clone(), scope).forward(events, Some));
     let mut data = BTreeMap::new();
     loop {
         tokio::select! {
             event = received.recv() => match event {
-                Some(Event::Applied { object, .. }) => data = texts(&object),
+                Some(Event::Applied { object, .. }) => data = object.data,
                 Some(Event::Deleted { .. }) => data.clear(),
                 Some(Event::Init | Event::Synced(_)) => continue,
                 None => return,
@@ -266,13 +251,17 @@ async fn follow_settings(
             Ok(Some(update)) => Frequency::of(Some(update), report),
             Ok(None) => flag,
             Err(problem) => {
-                tracing::warn!(config_map = name, problem, "a setting is ignored");
+                tracing::warn!(
+                    config_map = name,
+                    problem,
+                    "ignoring a setting that cannot be read"
+                );
                 flag
             }
         };
         let mut now = read(&data);
         if now.update > frequency.borrow().update {
-            // What the watch tells may be long past, after a pause of this process for instance, and the
+            // What the watch shows may be long past, after a pause of this process for instance, and the
             // cluster less patient by now.
             data = fresh_settings(&client).await;
             now = read(&data);
@@ -286,17 +275,13 @@ async fn fresh_settings(client: &Client) -> BTreeMap<String, String> {
     let (namespace, name) = SETTINGS;
     let api = client.api(Resource::core("configmaps"), Some(namespace));
     loop {
-        match api.get::<Value>(name).await {
-            Ok(map) => return texts(&map),
+        match api.get::<ConfigMap>(name).await {
+            Ok(map) => return map.data,
             Err(ApiError::NotFound(_)) => return BTreeMap::new(),
-            Err(error) => tracing::warn!(config_map = name, %error, "settings cannot be read, trying again"),
+            Err(error) => {
+                tracing::warn!(config_map = name, %error, "cannot read the settings of nodes, trying again")
+            }
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-}
-
-fn texts(object: &Value) -> BTreeMap<String, String> {
-    let data = map_at(object, &["data"]).into_iter().flatten();
-    data.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
-        .collect()
 }

@@ -1,19 +1,17 @@
-//! What does a runtime have to be told so that a pod's object comes true?
+//! What does a runtime have to do so that a pod runs as its object says?
 //!
 //! References are resolved here, once: environment, volumes, users and limits leave as plain values.
 
 use crate::objects::Objects;
 use crate::volumes::{volume_name, volume_source};
-use pointsman_model::Quantity;
-use pointsman_objects::value::{at, bool_at, int_at, list_at, map_at, quantity, str_at};
-use pointsman_pod_lifecycle::env::{self, EnvFrom, Holder, Sources, Variable};
+use pointsman_model::{Labels, Quantity};
+use pointsman_objects::pod_manifest::{Container, PodManifest, UserIds, VolumeMount, expand};
+use pointsman_pod_lifecycle::env::{self, Sources};
 use pointsman_runtime::{
     ContainerId, ContainerName, ContainerSpec, HostAlias, Limits, MountSpec, Network, PodUid, SandboxSpec,
     User, VolumeSpec,
 };
-use serde::de::DeserializeOwned;
-use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use thiserror::Error;
@@ -40,8 +38,7 @@ pub(crate) fn config_error(message: impl Into<String>) -> Refused {
 
 /// What is known of the pod besides its object.
 pub struct Place<'a> {
-    /// The pod's object.
-    pub pod: &'a Value,
+    pub pod: &'a PodManifest,
     /// The pod's addresses.
     pub pod_ips: &'a [IpAddr],
     /// The node's addresses.
@@ -51,120 +48,89 @@ pub struct Place<'a> {
 impl Place<'_> {
     /// The value of a field that variables and files may refer to.
     pub(crate) fn field(&self, path: &str) -> Option<String> {
-        let pod = self.pod;
-        let text = |path: &[&str]| Some(str_at(pod, path).to_owned());
+        let (metadata, spec) = (&self.pod.metadata, &self.pod.spec);
         let all = |ips: &[IpAddr]| ips.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(",");
         let first = |ips: &[IpAddr]| ips.first().map(IpAddr::to_string);
         match path {
-            "metadata.name" => text(&["metadata", "name"]),
-            "metadata.namespace" => text(&["metadata", "namespace"]),
-            "metadata.uid" => text(&["metadata", "uid"]),
-            "spec.nodeName" => text(&["spec", "nodeName"]),
-            "spec.serviceAccountName" => text(&["spec", "serviceAccountName"]),
+            "metadata.name" => Some(metadata.name.to_string()),
+            "metadata.namespace" => Some(metadata.namespace.to_string()),
+            "metadata.uid" => Some(metadata.uid.to_string()),
+            "metadata.labels" => Some(lines(&metadata.labels)),
+            "metadata.annotations" => Some(lines(&metadata.annotations)),
+            "spec.nodeName" => Some(spec.node_name.clone()),
+            "spec.serviceAccountName" => Some(spec.service_account_name.clone()),
             "status.hostIP" => first(self.host_ips),
             "status.hostIPs" => Some(all(self.host_ips)),
             "status.podIP" => first(self.pod_ips),
             "status.podIPs" => Some(all(self.pod_ips)),
-            "metadata.labels" | "metadata.annotations" => {
-                let field = path.strip_prefix("metadata.")?;
-                let map = map_at(pod, &["metadata", field]);
-                let lines = map.into_iter().flatten().map(|(key, value)| {
-                    let value = value.as_str().unwrap_or("");
-                    format!("{key}={value:?}")
-                });
-                Some(lines.collect::<Vec<_>>().join("\n"))
-            }
             _ => {
                 let (field, rest) = path.strip_prefix("metadata.")?.split_once('[')?;
-                if !matches!(field, "labels" | "annotations") {
-                    return None;
-                }
                 let key = rest.strip_suffix(']')?.trim_matches(['\'', '"']);
-                text(&["metadata", field, key])
+                let value = match field {
+                    "labels" => metadata.labels.get(key),
+                    "annotations" => metadata.annotations.get(key),
+                    _ => return None,
+                };
+                Some(value.unwrap_or_default().to_owned())
             }
         }
     }
 }
 
-/// The value of `limits.cpu` and the like; cores and bytes, rounded up.
-pub(crate) fn resource(container: &Value, path: &str) -> Option<String> {
-    let (kind, name) = path.split_once('.')?;
-    let amount = at(container, &["resources", kind, name])?;
-    quantity(amount)?.to_units().map(|units| units.to_string())
-}
-
-/// The objects that a container's environment needs.
-pub fn container_objects(container: &Value) -> Vec<(Holder, String)> {
-    env::needs(
-        &read::<EnvFrom>(container, "envFrom"),
-        &read::<Variable>(container, "env"),
-    )
-}
-
-fn read<T: DeserializeOwned>(container: &Value, field: &str) -> Vec<T> {
-    let items = list_at(container, &[field]).iter();
-    items
-        .filter_map(|item| serde_json::from_value(item.clone()).ok())
-        .collect()
+/// Labels or annotations as a file.
+fn lines(pairs: &Labels) -> String {
+    let lines = pairs.iter().map(|(key, value)| format!("{key}={value:?}"));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// What the containers of a pod share.
 pub fn sandbox(place: &Place<'_>, objects: &Objects) -> Result<SandboxSpec, Refused> {
-    let pod = place.pod;
-    let uid = str_at(pod, &["metadata", "uid"]);
-    let name = str_at(pod, &["metadata", "name"]);
-    let hostname = match str_at(pod, &["spec", "hostname"]) {
-        "" => name,
-        hostname => hostname,
-    };
-    let host_network = bool_at(pod, &["spec", "hostNetwork"]).unwrap_or(false);
-    let aliases = list_at(pod, &["spec", "hostAliases"]).iter().filter_map(|alias| {
+    let PodManifest { metadata, spec, .. } = place.pod;
+    let aliases = spec.host_aliases.iter().filter_map(|alias| {
         Some(HostAlias {
-            address: str_at(alias, &["ip"]).parse().ok()?,
-            names: strings(alias, "hostnames"),
+            address: alias.ip.parse().ok()?,
+            names: alias.hostnames.clone(),
         })
     });
     let mut volumes = Vec::new();
-    for volume in list_at(pod, &["spec", "volumes"]) {
+    for volume in &spec.volumes {
         volumes.push(VolumeSpec {
-            name: volume_name(str_at(volume, &["name"]))?,
+            name: volume_name(&volume.name)?,
             source: volume_source(volume, place, objects)?,
         });
     }
     Ok(SandboxSpec {
-        pod: PodUid::try_new(uid).map_err(|error| config_error(error.to_string()))?,
-        namespace: str_at(pod, &["metadata", "namespace"]).to_owned(),
-        name: name.to_owned(),
-        hostname: hostname.chars().take(63).collect(),
-        network: if host_network { Network::Host } else { Network::Own },
+        pod: PodUid::try_new(&metadata.uid).map_err(|error| config_error(error.to_string()))?,
+        namespace: metadata.namespace.to_string(),
+        name: metadata.name.to_string(),
+        hostname: place.pod.hostname().chars().take(63).collect(),
+        network: if spec.host_network {
+            Network::Host
+        } else {
+            Network::Own
+        },
         host_aliases: aliases.collect(),
-        resolv_conf: resolv_conf(pod),
+        resolv_conf: resolv_conf(place.pod),
         volumes,
-        volume_group: id_at(pod, &["spec", "securityContext", "fsGroup"]),
+        volume_group: spec.security_context.fs_group.and_then(id),
         labels: BTreeMap::new(),
     })
 }
 
 /// What the pod's DNS settings say; nothing where the host's own file does.
-fn resolv_conf(pod: &Value) -> Option<String> {
-    if str_at(pod, &["spec", "dnsPolicy"]) != "None" {
-        return None;
+fn resolv_conf(pod: &PodManifest) -> Option<String> {
+    let config = pod.spec.dns_config.as_ref();
+    let config = config.filter(|_| pod.spec.dns_policy == "None")?;
+    let servers = config.nameservers.iter();
+    let mut lines: Vec<String> = servers.map(|server| format!("nameserver {server}")).collect();
+    if !config.searches.is_empty() {
+        lines.push(format!("search {}", config.searches.join(" ")));
     }
-    let config = at(pod, &["spec", "dnsConfig"])?;
-    let mut lines: Vec<String> = strings(config, "nameservers")
-        .iter()
-        .map(|server| format!("nameserver {server}"))
-        .collect();
-    let searches = strings(config, "searches");
-    if !searches.is_empty() {
-        lines.push(format!("search {}", searches.join(" ")));
-    }
-    let options = list_at(config, &["options"]).iter().map(|option| {
-        let (name, value) = (str_at(option, &["name"]), str_at(option, &["value"]));
-        if value.is_empty() {
-            name.to_owned()
+    let options = config.options.iter().map(|option| {
+        if option.value.is_empty() {
+            option.name.clone()
         } else {
-            format!("{name}:{value}")
+            format!("{}:{}", option.name, option.value)
         }
     });
     let options: Vec<String> = options.collect();
@@ -174,21 +140,9 @@ fn resolv_conf(pod: &Value) -> Option<String> {
     Some(lines.join("\n") + "\n")
 }
 
-fn strings(object: &Value, field: &str) -> Vec<String> {
-    let items = list_at(object, &[field]).iter();
-    items.filter_map(Value::as_str).map(str::to_owned).collect()
-}
-
-fn id_at(object: &Value, path: &[&str]) -> Option<u32> {
-    int_at(object, path).and_then(|id| u32::try_from(id).ok())
-}
-
-/// The container of this name, init or not.
-pub fn find_container<'a>(pod: &'a Value, name: &str) -> Option<&'a Value> {
-    let init = list_at(pod, &["spec", "initContainers"]).iter();
-    let all = init.chain(list_at(pod, &["spec", "containers"]));
-    all.into_iter()
-        .find(|container| str_at(container, &["name"]) == name)
+/// A number of a user or group, if it can be one.
+fn id(number: i64) -> Option<u32> {
+    u32::try_from(number).ok()
 }
 
 /// The id of one run.
@@ -209,52 +163,48 @@ pub fn container(
     objects: &Objects,
 ) -> Result<ContainerSpec, Refused> {
     let pod = place.pod;
-    let container = find_container(pod, name)
+    let container = pod
+        .container(name)
         .ok_or_else(|| config_error(format!("the pod has no container {name:?}")))?;
     let user = user(pod, container)?;
     let env = environment(place, container, objects, &user)?;
     let lookup = |name: &str| env.get(name).map(String::as_str);
-    let words = strings(container, "command")
-        .into_iter()
-        .chain(strings(container, "args"));
-    let command: Vec<String> = words.map(|word| env::expand(&word, lookup)).collect();
+    let words = container.command.iter().chain(&container.args);
+    let command: Vec<String> = words.map(|word| expand(word, lookup)).collect();
     if command.is_empty() {
         return Err(Refused {
             reason: "CreateContainerError",
             message: format!("container {name:?} has no command, and the host's files have no default one"),
         });
     }
-    let limit = |name: &str| at(container, &["resources", "limits", name]).and_then(quantity);
-    let message = str_at(container, &["terminationMessagePath"]);
-    let mut mounts = Vec::new();
-    for mount in list_at(container, &["volumeMounts"]) {
-        mounts.push(self::mount(mount, lookup)?);
-    }
-    let escalation = at(container, &["securityContext", "allowPrivilegeEscalation"]);
+    let limit = |name: &str| container.resources.limits.get(name).copied();
+    let mounts = container.volume_mounts.iter().map(|mount| mounted(mount, lookup));
     Ok(ContainerSpec {
-        id: container_id(str_at(pod, &["metadata", "uid"]), name, run)?,
-        image: str_at(container, &["image"]).to_owned(),
+        id: container_id(&pod.metadata.uid, name, run)?,
+        image: container.image.clone(),
         command,
-        working_dir: match str_at(container, &["workingDir"]) {
-            "" => None,
-            path => Some(PathBuf::from(path)),
-        },
+        working_dir: path(&container.working_dir),
         user,
-        mounts,
+        mounts: mounts.collect::<Result<_, _>>()?,
         limits: Limits {
             cpu_millis: limit("cpu").and_then(Quantity::to_millis),
             memory_bytes: limit("memory").and_then(Quantity::to_units),
         },
-        no_new_privileges: escalation == Some(&Value::Bool(false)),
-        termination_message: (!message.is_empty()).then(|| PathBuf::from(message)),
+        no_new_privileges: container.security_context.allow_privilege_escalation == Some(false),
+        termination_message: path(&container.termination_message_path),
         labels: BTreeMap::new(),
         env: env.into_iter().collect(),
     })
 }
 
+/// An empty path is none.
+fn path(text: &str) -> Option<PathBuf> {
+    (!text.is_empty()).then(|| PathBuf::from(text))
+}
+
 fn environment(
     place: &Place<'_>,
-    container: &Value,
+    container: &Container,
     objects: &Objects,
     user: &User,
 ) -> Result<BTreeMap<String, String>, Refused> {
@@ -262,67 +212,52 @@ fn environment(
     let sources = Sources {
         objects: &texts,
         field: &|path| place.field(path),
-        resource: &|path| resource(container, path),
+        resource: &|path| container.resource(path).map(|units| units.to_string()),
     };
-    let own = env::environment(
-        &read::<EnvFrom>(container, "envFrom"),
-        &read::<Variable>(container, "env"),
-        &sources,
-    )
-    .map_err(|error| config_error(error.to_string()))?;
-    let hostname = match str_at(place.pod, &["spec", "hostname"]) {
-        "" => str_at(place.pod, &["metadata", "name"]),
-        hostname => hostname,
-    };
+    let own = env::environment(container, &sources).map_err(|error| config_error(error.to_string()))?;
     let home = if user.uid == 0 { "/root" } else { "/" };
-    let fixed = [("PATH", PATH), ("HOSTNAME", hostname), ("HOME", home)];
+    let fixed = [("PATH", PATH), ("HOSTNAME", place.pod.hostname()), ("HOME", home)];
     let mut env: BTreeMap<String, String> = fixed.map(|(key, value)| (key.into(), value.into())).into();
     env.extend(own);
     Ok(env)
 }
 
-fn user(pod: &Value, container: &Value) -> Result<User, Refused> {
-    let of_pod = |field: &str| id_at(pod, &["spec", "securityContext", field]);
-    let own = |field: &str| id_at(container, &["securityContext", field]).or_else(|| of_pod(field));
-    let uid = own("runAsUser").unwrap_or(0);
-    let strict = bool_at(container, &["securityContext", "runAsNonRoot"])
-        .or_else(|| bool_at(pod, &["spec", "securityContext", "runAsNonRoot"]));
-    if strict == Some(true) && uid == 0 {
+fn user(pod: &PodManifest, container: &Container) -> Result<User, Refused> {
+    let (shared, own) = (&pod.spec.security_context, container.security_context.user);
+    let number = |of: fn(&UserIds) -> Option<i64>| of(&own).and_then(id).or(of(&shared.user).and_then(id));
+    let uid = number(|ids| ids.run_as_user).unwrap_or(0);
+    if own.run_as_non_root.or(shared.user.run_as_non_root) == Some(true) && uid == 0 {
         return Err(config_error("container has runAsNonRoot and would run as root"));
     }
-    let mut groups: Vec<u32> = list_at(pod, &["spec", "securityContext", "supplementalGroups"])
-        .iter()
-        .filter_map(|group| u32::try_from(group.as_i64()?).ok())
-        .collect();
-    groups.extend(of_pod("fsGroup"));
-    groups.sort_unstable();
-    groups.dedup();
+    let groups = shared.supplemental_groups.iter().copied().chain(shared.fs_group);
+    let groups: BTreeSet<u32> = groups.filter_map(id).collect();
     Ok(User {
         uid,
-        gid: own("runAsGroup").unwrap_or(0),
-        groups,
+        gid: number(|ids| ids.run_as_group).unwrap_or(0),
+        groups: groups.into_iter().collect(),
     })
 }
 
-fn mount<'a>(mount: &Value, lookup: impl Fn(&str) -> Option<&'a str>) -> Result<MountSpec, Refused> {
-    let expanded = env::expand(str_at(mount, &["subPathExpr"]), lookup);
-    let sub_path = match (str_at(mount, &["subPath"]), expanded.as_str()) {
-        ("", "") => None,
-        ("", path) | (path, _) => Some(PathBuf::from(path)),
-    };
+fn mounted<'a>(mount: &VolumeMount, lookup: impl Fn(&str) -> Option<&'a str>) -> Result<MountSpec, Refused> {
+    let sub_path = path(&mount.sub_path).or_else(|| path(&expand(&mount.sub_path_expr, lookup)));
     Ok(MountSpec {
-        volume: volume_name(str_at(mount, &["name"]))?,
-        path: PathBuf::from(str_at(mount, &["mountPath"])),
+        volume: volume_name(&mount.name)?,
+        path: PathBuf::from(&mount.mount_path),
         sub_path,
-        read_only: bool_at(mount, &["readOnly"]).unwrap_or(false),
+        read_only: mount.read_only,
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pointsman_pod_lifecycle::env::Holder;
     use pointsman_runtime::VolumeSource;
-    use serde_json::json;
+    use serde_json::{Value, json};
+
+    fn manifest(pod: Value) -> PodManifest {
+        serde_json::from_value(pod).unwrap()
+    }
 
     fn pod() -> Value {
         json!({
@@ -355,13 +290,13 @@ mod tests {
     fn objects() -> Objects {
         let mut objects = Objects::default();
         let data = json!({"data": {"a": "A", "b": "B"}, "binaryData": {"z": "AAE="}});
-        objects.insert(Holder::ConfigMap, "c", &data);
+        objects.insert(Holder::ConfigMap, "c", serde_json::from_value(data).unwrap());
         objects
     }
 
     #[test]
     fn a_container_leaves_with_everything_resolved() {
-        let pod = pod();
+        let pod = manifest(pod());
         let place = Place {
             pod: &pod,
             pod_ips: &["10.0.0.7".parse().unwrap()],
@@ -381,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_sandbox_has_the_files_of_its_volumes() {
-        let pod = pod();
+        let pod = manifest(pod());
         let place = Place {
             pod: &pod,
             pod_ips: &[],
@@ -411,7 +346,7 @@ mod tests {
         let mut pod = pod();
         let refused = |pod: &Value| {
             let place = Place {
-                pod,
+                pod: &manifest(pod.clone()),
                 pod_ips: &["10.0.0.7".parse().unwrap()],
                 host_ips: &[],
             };

@@ -1,12 +1,11 @@
 //! Where do the files of a pod's volumes come from?
 
 use crate::objects::Objects;
-use crate::translate::{Place, Refused, config_error, resource};
+use crate::translate::{Place, Refused, config_error};
 use pointsman_model::Quantity;
-use pointsman_objects::value::{at, bool_at, int_at, list_at, quantity, str_at};
+use pointsman_objects::pod_manifest::{Files, PodFieldsItem, PodManifest, Projection, Volume, VolumeKind};
 use pointsman_pod_lifecycle::env::Holder;
 use pointsman_runtime::{FileContent, FileSet, Medium, VolumeName, VolumeSource};
-use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -14,24 +13,23 @@ use std::path::PathBuf;
 const FILE_MODE: i64 = 0o644;
 
 /// The objects that a pod's volumes need.
-pub fn volume_objects(pod: &Value) -> Vec<(Holder, String)> {
-    let mut needed = BTreeSet::new();
-    for volume in list_at(pod, &["spec", "volumes"]) {
-        let projected = list_at(volume, &["projected", "sources"]);
-        for source in std::iter::once(volume).chain(projected) {
-            for (holder, field, name) in [
-                (Holder::ConfigMap, "configMap", "name"),
-                (Holder::Secret, "secret", "secretName"),
-                (Holder::Secret, "secret", "name"),
-            ] {
-                match str_at(source, &[field, name]) {
-                    "" => {}
-                    name => drop(needed.insert((holder, name.to_owned()))),
-                }
-            }
-        }
-    }
+pub fn volume_objects(pod: &PodManifest) -> Vec<(Holder, String)> {
+    let sources = pod.spec.volumes.iter().flat_map(|volume| match &volume.kind {
+        VolumeKind::Files { source, .. } => std::slice::from_ref(source),
+        VolumeKind::Projected { sources, .. } => sources,
+        VolumeKind::EmptyDir(_) | VolumeKind::HostPath(_) | VolumeKind::Other(_) => &[],
+    });
+    let needed: BTreeSet<_> = sources
+        .flat_map(objects_of)
+        .map(|(holder, files)| (holder, files.name.clone()))
+        .collect();
     needed.into_iter().collect()
+}
+
+fn objects_of(source: &Projection) -> impl Iterator<Item = (Holder, &Files)> {
+    let maps = source.config_map.iter().map(|files| (Holder::ConfigMap, files));
+    let secrets = source.secret.iter().map(|files| (Holder::Secret, files));
+    maps.chain(secrets).filter(|(_, files)| !files.name.is_empty())
 }
 
 /// A volume's name as the runtime takes it.
@@ -41,112 +39,102 @@ pub(crate) fn volume_name(name: &str) -> Result<VolumeName, Refused> {
 
 /// What a volume of the pod is made of.
 pub(crate) fn volume_source(
-    volume: &Value,
+    volume: &Volume,
     place: &Place<'_>,
     objects: &Objects,
 ) -> Result<VolumeSource, Refused> {
-    if let Some(scratch) = at(volume, &["emptyDir"]) {
-        let limit = at(scratch, &["sizeLimit"]).and_then(quantity);
-        return Ok(VolumeSource::Scratch {
-            medium: match str_at(scratch, &["medium"]) {
-                "Memory" => Medium::Memory,
-                _ => Medium::Disk,
-            },
-            size_limit: limit.and_then(Quantity::to_units),
-        });
-    }
-    if let Some(path) = at(volume, &["hostPath", "path"]).and_then(Value::as_str) {
-        return Ok(VolumeSource::Host(PathBuf::from(path)));
-    }
-    let mut files = FileSet::default();
-    if let Some(projected) = at(volume, &["projected"]) {
-        let mode = int_at(projected, &["defaultMode"]).unwrap_or(FILE_MODE);
-        for source in list_at(projected, &["sources"]) {
-            add_files(&mut files, source, mode, place, objects)?;
+    let (sources, mode) = match &volume.kind {
+        VolumeKind::EmptyDir(scratch) => {
+            return Ok(VolumeSource::Scratch {
+                medium: match scratch.medium.as_str() {
+                    "Memory" => Medium::Memory,
+                    _ => Medium::Disk,
+                },
+                size_limit: scratch.size_limit.and_then(Quantity::to_units),
+            });
         }
-        return Ok(VolumeSource::Files(files));
-    }
-    for field in ["configMap", "secret", "downwardAPI"] {
-        if let Some(source) = at(volume, &[field]) {
-            let mode = int_at(source, &["defaultMode"]).unwrap_or(FILE_MODE);
-            add_files(&mut files, volume, mode, place, objects)?;
-            return Ok(VolumeSource::Files(files));
+        VolumeKind::HostPath(path) => return Ok(VolumeSource::Host(PathBuf::from(path))),
+        VolumeKind::Projected {
+            sources,
+            default_mode,
+        } => (sources.as_slice(), default_mode),
+        VolumeKind::Files { source, default_mode } => (std::slice::from_ref(source), default_mode),
+        VolumeKind::Other(kind) => {
+            let name = &volume.name;
+            return Err(config_error(format!(
+                "volume {name:?} is of type {kind}, which this node cannot mount"
+            )));
+        }
+    };
+    let mut given = Given {
+        files: FileSet::default(),
+        mode: mode.unwrap_or(FILE_MODE),
+    };
+    for source in sources {
+        for (holder, files) in objects_of(source) {
+            given.add_object(holder, files, objects)?;
+        }
+        for item in source.downward_api.iter().flat_map(|fields| &fields.items) {
+            let value = field_value(item, place)?;
+            given.add(&item.path, value.into_bytes(), item.mode);
         }
     }
-    let fields = volume.as_object().into_iter().flatten();
-    let kind = fields
-        .map(|(field, _)| field.as_str())
-        .find(|field| *field != "name");
-    Err(config_error(format!(
-        "volume {:?} is of type {}, which this node cannot mount",
-        str_at(volume, &["name"]),
-        kind.unwrap_or("none")
-    )))
+    Ok(VolumeSource::Files(given.files))
 }
 
-/// Adds the files of one `configMap`, `secret` or `downwardAPI` source.
-fn add_files(
-    files: &mut FileSet,
-    source: &Value,
+/// The files of a volume so far.
+struct Given {
+    files: FileSet,
     mode: i64,
-    place: &Place<'_>,
-    objects: &Objects,
-) -> Result<(), Refused> {
-    let mut add = |path: &str, bytes: Vec<u8>, own: Option<i64>| {
-        let mode = u32::try_from(own.unwrap_or(mode)).unwrap_or(0o644);
-        files.files.insert(path.to_owned(), FileContent { bytes, mode });
-    };
-    for (holder, field, name) in [
-        (Holder::ConfigMap, "configMap", "name"),
-        (Holder::Secret, "secret", "secretName"),
-        (Holder::Secret, "secret", "name"),
-    ] {
-        let name = str_at(source, &[field, name]);
-        if name.is_empty() {
-            continue;
-        }
-        let optional = bool_at(source, &[field, "optional"]).unwrap_or(false);
+}
+
+impl Given {
+    fn add(&mut self, path: &str, bytes: Vec<u8>, own: Option<i64>) {
+        let mode = u32::try_from(own.unwrap_or(self.mode)).unwrap_or(0o644);
+        let content = FileContent { bytes, mode };
+        self.files.files.insert(path.to_owned(), content);
+    }
+
+    /// Adds the keys of a ConfigMap or Secret.
+    fn add_object(&mut self, holder: Holder, wanted: &Files, objects: &Objects) -> Result<(), Refused> {
+        let (field, name) = (holder.field(), &wanted.name);
         let Some(data) = objects.bytes(holder, name) else {
-            if optional {
-                continue;
+            if wanted.optional {
+                return Ok(());
             }
             return Err(config_error(format!("{field} {name:?} not found")));
         };
-        let items = list_at(source, &[field, "items"]);
-        if items.is_empty() {
-            data.into_iter().for_each(|(key, bytes)| add(&key, bytes, None));
-            continue;
+        if wanted.items.is_empty() {
+            data.into_iter()
+                .for_each(|(key, bytes)| self.add(&key, bytes, None));
+            return Ok(());
         }
-        for item in items {
-            let key = str_at(item, &["key"]);
-            match data.get(key) {
-                Some(bytes) => add(str_at(item, &["path"]), bytes.clone(), int_at(item, &["mode"])),
-                None if optional => {}
+        for item in &wanted.items {
+            match data.get(&item.key) {
+                Some(bytes) => self.add(&item.path, bytes.clone(), item.mode),
+                None if wanted.optional => {}
                 None => {
+                    let key = &item.key;
                     let message = format!("{field} {name:?} has no key {key:?}, which a volume needs");
                     return Err(config_error(message));
                 }
             }
         }
+        Ok(())
     }
-    for item in list_at(source, &["downwardAPI", "items"]) {
-        let path = str_at(item, &["fieldRef", "fieldPath"]);
-        let named = str_at(item, &["resourceFieldRef", "containerName"]);
-        let value = if path.is_empty() {
-            let all = list_at(place.pod, &["spec", "containers"]).iter();
-            let container = all
-                .clone()
-                .find(|container| str_at(container, &["name"]) == named);
-            container.and_then(|of| resource(of, str_at(item, &["resourceFieldRef", "resource"])))
-        } else {
-            place.field(path)
-        };
-        let value = value.ok_or_else(|| config_error(format!("unsupported field path {path:?}")))?;
-        add(
-            str_at(item, &["path"]),
-            value.into_bytes(),
-            int_at(item, &["mode"]),
-        );
-    }
-    Ok(())
+}
+
+/// A field of the pod, or a resource of one of its containers.
+fn field_value(item: &PodFieldsItem, place: &Place<'_>) -> Result<String, Refused> {
+    let path = item.field_ref.as_ref().map_or("", |field| &field.field_path);
+    let value = match &item.resource_field_ref {
+        Some(of) if path.is_empty() => {
+            let mut containers = place.pod.spec.containers.iter();
+            let container = containers.find(|container| container.name == of.container_name);
+            let units = container.and_then(|container| container.resource(&of.resource));
+            units.map(|units| units.to_string())
+        }
+        _ => place.field(path),
+    };
+    value.ok_or_else(|| config_error(format!("unsupported field path {path:?}")))
 }

@@ -9,18 +9,17 @@ use crate::fetch;
 use crate::gate::Gate;
 use crate::metrics::Metrics;
 use crate::objects::Objects;
-use crate::translate::{self, Place, Refused};
+use crate::translate::{self, Place, Refused, config_error};
 use crate::volumes;
 use http::Uri;
 use pointsman_api_client::{ApiError, Client};
-use pointsman_objects::value::{at, int_at, list_at, str_at};
-use pointsman_pod_lifecycle::env::Holder;
-use pointsman_pod_lifecycle::{Action, Cause, Exit, Fact};
+use pointsman_objects::pod_manifest::{Container, Exec, Hook, HttpGet, PodManifest};
+use pointsman_pod_lifecycle::env::{self, Holder};
+use pointsman_pod_lifecycle::{Action, Cause, ContainerFact, Exit, Fact};
 use pointsman_runtime::{
-    ContainerStatus, ExecEnd, ExecRequest, ExitCause, FileSet, PodUid, Runtime, RuntimeError, SandboxSpec,
-    Signal, VolumeName, VolumeSource,
+    ContainerSpec, ContainerState, ContainerStatus, ExecEnd, ExecRequest, ExitCause, FileSet, PodUid,
+    Runtime, RuntimeError, SandboxSpec, Signal, VolumeName, VolumeSource,
 };
-use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -29,7 +28,7 @@ use tokio::sync::{Mutex, mpsc};
 use tokio::time::Instant;
 
 /// The longest a post-start hook may take (the kubelet sets no bound; a hook that hangs would hold the
-/// pod for ever).
+/// pod forever).
 const POST_START: Duration = Duration::from_secs(600);
 /// The longest any hook may take, whatever the pod's grace.
 const LONGEST_HOOK: Duration = Duration::from_secs(24 * 3600);
@@ -49,7 +48,7 @@ pub(crate) struct Tools {
 #[derive(Clone)]
 pub(crate) struct Job {
     pub(crate) uid: Arc<str>,
-    pub(crate) pod: Arc<Value>,
+    pub(crate) pod: Arc<PodManifest>,
     pub(crate) ips: Arc<[IpAddr]>,
     /// Held during requests to the runtime, which takes one at a time for each pod.
     pub(crate) turn: Arc<Mutex<()>>,
@@ -57,7 +56,7 @@ pub(crate) struct Job {
     pub(crate) files: Files,
 }
 
-/// The files that a pod's volumes hold, as the runtime was last told.
+/// The files that a pod's volumes hold, as the runtime last got them.
 pub(crate) type Files = Arc<Mutex<BTreeMap<VolumeName, FileSet>>>;
 
 impl Tools {
@@ -76,26 +75,25 @@ impl Tools {
     async fn carry_out(&self, job: Job, action: Action) -> Option<Fact> {
         match action {
             Action::MakeSandbox => Some(self.make_sandbox(&job).await),
-            Action::Start { container, run } => self.start(&job, container, run).await,
+            Action::Start { container, run } => {
+                let fact = self.start(&job, &container, run).await;
+                Some(fact.about(container, run))
+            }
             Action::PostStart { container, run } => {
-                let outcome = self.hook(&job, &container, run, "postStart", POST_START).await;
-                Some(Fact::PostStart {
-                    container,
-                    run,
-                    outcome,
-                })
+                let hooks = job.pod.container(&container).map(|spec| &spec.lifecycle);
+                let hook = hooks.and_then(|hooks| hooks.post_start.as_ref());
+                let outcome = self.hook(&job, &container, run, hook, POST_START).await;
+                Some(ContainerFact::PostStart(outcome).about(container, run))
             }
             Action::PreStop {
                 container,
                 run,
                 within,
             } => {
-                let outcome = self.hook(&job, &container, run, "preStop", within).await;
-                Some(Fact::PreStop {
-                    container,
-                    run,
-                    outcome,
-                })
+                let hooks = job.pod.container(&container).map(|spec| &spec.lifecycle);
+                let hook = hooks.and_then(|hooks| hooks.pre_stop.as_ref());
+                let outcome = self.hook(&job, &container, run, hook, within).await;
+                Some(ContainerFact::PreStop(outcome).about(container, run))
             }
             Action::AskGate => {
                 self.ask_gate(&job).await;
@@ -107,7 +105,7 @@ impl Tools {
             }
             Action::Kill { container, run } => self.kill(&job, container, run).await,
             Action::TearDown => Some(self.tear_down(&job).await),
-            Action::Tell(_) => None,
+            Action::Record(_) => None,
         }
     }
 
@@ -144,7 +142,7 @@ impl Tools {
         tokio::spawn(async move {
             if let Err(error) = tools.refresh_files(&job).await {
                 // What is missing now may come back; the old files stay until then.
-                tracing::debug!(uid = %job.uid, error, "volumes are not refreshed");
+                tracing::debug!(uid = %job.uid, error, "cannot refresh the files of volumes");
             }
         });
     }
@@ -166,76 +164,52 @@ impl Tools {
         Ok(())
     }
 
-    async fn start(&self, job: &Job, container: String, run: u32) -> Option<Fact> {
-        let refused = |refused: Refused| Fact::Refused {
-            container: container.clone(),
-            run,
-            reason: refused.reason.into(),
-            message: refused.message,
+    async fn start(&self, job: &Job, container: &str, run: u32) -> ContainerFact {
+        let refused = |reason: &str, message: String| ContainerFact::Refused {
+            reason: reason.into(),
+            message,
         };
-        let needed = translate::find_container(&job.pod, &container)
-            .map(translate::container_objects)
-            .unwrap_or_default();
-        let objects = match self.objects(job, &needed).await {
-            Ok(objects) => objects,
-            Err(error) => {
-                return Some(refused(Refused {
-                    reason: "CreateContainerConfigError",
-                    message: error.to_string(),
-                }));
-            }
-        };
-        let spec = match translate::container(&self.place(job), &container, run, &objects) {
+        let spec = match self.container_spec(job, container, run).await {
             Ok(spec) => spec,
-            Err(error) => return Some(refused(error)),
+            Err(Refused { reason, message }) => return refused(reason, message),
         };
-        self.forget_old_run(job, &container, run).await;
+        self.forget_old_run(job, container, run).await;
         match self.timed("start_container", job, self.runtime.start(spec)).await {
-            Ok(state) => {
-                let _ = self.inputs.send(Input::Log {
-                    uid: job.uid.clone(),
-                    container: container.clone(),
-                    run,
-                    path: state.log,
-                });
-                match state.status {
-                    // The runtime's event says the same; whichever comes first counts.
-                    ContainerStatus::Running { started_at, .. } => Some(Fact::Started {
-                        container,
-                        run,
-                        at: timestamp(started_at),
-                    }),
-                    ContainerStatus::Exited(exit) => {
-                        let at = timestamp(exit.started_at);
-                        let uid = job.uid.clone();
-                        let started = Fact::Started {
-                            container: container.clone(),
-                            run,
-                            at,
-                        };
-                        let _ = self.inputs.send(Input::Fact { uid, fact: started });
-                        Some(Fact::Exited {
-                            container,
-                            run,
-                            exit: exit_of(&exit),
-                        })
-                    }
-                }
-            }
-            Err(RuntimeError::Refused { reason, message }) => Some(refused(Refused {
-                reason: reason.reason(),
-                message,
-            })),
-            Err(RuntimeError::CannotStart { reason, message }) => Some(Fact::StartFailed {
-                container,
-                run,
+            Ok(state) => self.started(job, container, run, state),
+            Err(RuntimeError::Refused { reason, message }) => refused(reason.reason(), message),
+            Err(RuntimeError::CannotStart { reason, message }) => ContainerFact::StartFailed {
                 code: reason.exit_code(),
                 message,
-            }),
-            Err(error) => Some(refused(Refused {
-                reason: "CreateContainerError",
-                message: chain(&error),
-            })),
+            },
+            Err(error) => refused("CreateContainerError", chain(&error)),
+        }
+    }
+
+    async fn container_spec(&self, job: &Job, container: &str, run: u32) -> Result<ContainerSpec, Refused> {
+        let needed = job.pod.container(container).map(env::needs).unwrap_or_default();
+        let objects = self.objects(job, &needed).await;
+        let objects = objects.map_err(|error| config_error(error.to_string()))?;
+        translate::container(&self.place(job), container, run, &objects)
+    }
+
+    /// The runtime's events say the same; whichever comes first counts.
+    fn started(&self, job: &Job, container: &str, run: u32, state: ContainerState) -> ContainerFact {
+        let _ = self.inputs.send(Input::Log {
+            uid: job.uid.clone(),
+            container: container.to_owned(),
+            run,
+            path: state.log,
+        });
+        let started = |at| ContainerFact::Started { at: timestamp(at) };
+        match state.status {
+            ContainerStatus::Running { started_at, .. } => started(started_at),
+            ContainerStatus::Exited(exit) => {
+                let _ = self.inputs.send(Input::Fact {
+                    uid: job.uid.clone(),
+                    fact: started(exit.started_at).about(container, run),
+                });
+                ContainerFact::Exited(exit_of(&exit))
+            }
         }
     }
 
@@ -245,7 +219,7 @@ impl Tools {
         if let Ok(id) = translate::container_id(&job.uid, container, old) {
             let removed = self.runtime.remove_container(&id);
             if let Err(error) = self.timed("remove_container", job, removed).await {
-                tracing::warn!(container, error = %chain(&error), "an old run could not be removed");
+                tracing::warn!(container, error = %chain(&error), "cannot remove an old run of a container");
             }
         }
     }
@@ -255,38 +229,41 @@ impl Tools {
         job: &Job,
         container: &str,
         run: u32,
-        which: &str,
+        hook: Option<&Hook>,
         within: Duration,
     ) -> Result<(), String> {
         let within = within.min(LONGEST_HOOK);
-        let spec = translate::find_container(&job.pod, container);
-        let Some(hook) = spec.and_then(|spec| at(spec, &["lifecycle", which])) else {
-            return Ok(());
-        };
-        if let Some(seconds) = int_at(hook, &["sleep", "seconds"]) {
-            let wanted = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-            tokio::time::sleep(wanted.min(within)).await;
-            return Ok(());
+        match hook {
+            None => Ok(()),
+            Some(Hook {
+                sleep: Some(sleep), ..
+            }) => {
+                let wanted = Duration::from_secs(u64::try_from(sleep.seconds).unwrap_or(0));
+                tokio::time::sleep(wanted.min(within)).await;
+                Ok(())
+            }
+            Some(Hook {
+                http_get: Some(get), ..
+            }) => http_hook(job, container, get, within).await,
+            Some(Hook { exec: Some(exec), .. }) if !exec.command.is_empty() => {
+                self.exec_hook(job, container, run, exec, within).await
+            }
+            Some(_) => Err("the hook has no handler that this node knows".to_owned()),
         }
-        if at(hook, &["httpGet"]).is_some() {
-            return self
-                .http_hook(job, spec.unwrap_or(&Value::Null), hook, within)
-                .await;
-        }
-        let command: Vec<String> = list_at(hook, &["exec", "command"])
-            .iter()
-            .filter_map(|word| word.as_str().map(str::to_owned))
-            .collect();
-        if command.is_empty() {
-            return Err(format!("the {which} hook has no handler that this node knows"));
-        }
+    }
+
+    async fn exec_hook(
+        &self,
+        job: &Job,
+        container: &str,
+        run: u32,
+        exec: &Exec,
+        within: Duration,
+    ) -> Result<(), String> {
         let id = translate::container_id(&job.uid, container, run).map_err(|error| error.message)?;
-        let request = ExecRequest::new(command, Some(within));
-        let outcome = self
-            .runtime
-            .exec(&id, request)
-            .await
-            .map_err(|error| chain(&error))?;
+        let request = ExecRequest::new(exec.command.clone(), Some(within));
+        let outcome = self.runtime.exec(&id, request).await;
+        let outcome = outcome.map_err(|error| chain(&error))?;
         let output = String::from_utf8_lossy(&outcome.output).trim().to_owned();
         match outcome.end {
             ExecEnd::Exited(0) => Ok(()),
@@ -296,46 +273,10 @@ impl Tools {
         }
     }
 
-    async fn http_hook(&self, job: &Job, spec: &Value, hook: &Value, within: Duration) -> Result<(), String> {
-        let get = at(hook, &["httpGet"]).unwrap_or(&Value::Null);
-        let host = match (str_at(get, &["host"]), job.ips.first()) {
-            ("", Some(IpAddr::V6(ip))) => format!("[{ip}]"),
-            ("", Some(ip)) => ip.to_string(),
-            (host, _) => host.to_owned(),
-        };
-        let named = |name: &str| {
-            let ports = list_at(spec, &["ports"]).iter();
-            let mut found = ports.filter(|port| str_at(port, &["name"]) == name);
-            found.next().and_then(|port| int_at(port, &["containerPort"]))
-        };
-        let port = int_at(get, &["port"]).or_else(|| named(str_at(get, &["port"])));
-        let port = port.ok_or("the hook names a port that the container does not have")?;
-        let path = str_at(get, &["path"]).trim_start_matches('/');
-        let scheme = str_at(get, &["scheme"]).to_lowercase();
-        let scheme = if scheme.is_empty() { "http" } else { &scheme };
-        let text = format!("{scheme}://{host}:{port}/{path}");
-        let uri: Uri = text.parse().map_err(|error| format!("{text}: {error}"))?;
-        let headers: Vec<(String, String)> = list_at(get, &["httpHeaders"])
-            .iter()
-            .map(|header| {
-                (
-                    str_at(header, &["name"]).into(),
-                    str_at(header, &["value"]).into(),
-                )
-            })
-            .collect();
-        let (status, _) = fetch::get(&uri, &headers, within).await?;
-        if status.is_client_error() || status.is_server_error() {
-            return Err(format!("{uri} answered {status}"));
-        }
-        Ok(())
-    }
-
     async fn ask_gate(&self, job: &Job) {
         let Some(gate) = &self.gate else { return };
-        let namespace = str_at(&job.pod, &["metadata", "namespace"]);
-        let name = str_at(&job.pod, &["metadata", "name"]);
-        let answer = gate.ask(namespace, name, &job.uid).await;
+        let metadata = &job.pod.metadata;
+        let answer = gate.ask(&metadata.namespace, &metadata.name, &job.uid).await;
         self.metrics.gate_outcomes.with(&[answer.outcome]).inc();
         self.metrics.gate_wait.observe_duration(answer.waited);
         let _ = self.inputs.send(Input::Gate {
@@ -348,20 +289,20 @@ impl Tools {
         let Ok(id) = translate::container_id(&job.uid, container, run) else {
             return;
         };
-        let spec = translate::find_container(&job.pod, container);
-        let wanted = spec.map_or("", |spec| str_at(spec, &["lifecycle", "stopSignal"]));
-        let signal = Signal::from_name(wanted).unwrap_or(Signal::TERM);
+        let spec = job.pod.container(container);
+        let wanted = spec.and_then(|spec| Signal::from_name(&spec.lifecycle.stop_signal));
+        let signal = wanted.unwrap_or(Signal::TERM);
         let sent = self
             .timed("stop_container", job, self.runtime.signal(&id, signal))
             .await;
         match sent {
-            // Its exit is told by the runtime's event.
+            // The runtime's event reports its exit.
             Ok(()) | Err(RuntimeError::NotRunning(_)) => {}
-            Err(error) => tracing::warn!(container, error = %chain(&error), "a stop signal was not sent"),
+            Err(error) => tracing::warn!(container, error = %chain(&error), "cannot send the stop signal"),
         }
     }
 
-    /// Kills, and tells the exit in case that the runtime's own word of it was lost.
+    /// Kills, and reports the exit in case the runtime's own event was lost.
     async fn kill(&self, job: &Job, container: String, run: u32) -> Option<Fact> {
         let id = translate::container_id(&job.uid, &container, run).ok()?;
         let began = Instant::now();
@@ -379,11 +320,11 @@ impl Tools {
                 message: String::new(),
             },
             Err(error) => {
-                tracing::error!(container, error = %chain(&error), "a container cannot be killed");
+                tracing::error!(container, error = %chain(&error), "cannot kill a container");
                 return None;
             }
         };
-        Some(Fact::Exited { container, run, exit })
+        Some(ContainerFact::Exited(exit).about(container, run))
     }
 
     async fn tear_down(&self, job: &Job) -> Fact {
@@ -403,8 +344,7 @@ impl Tools {
         if needed.is_empty() {
             return Ok(Objects::default());
         }
-        let namespace = str_at(&job.pod, &["metadata", "namespace"]);
-        Objects::read(&self.client, namespace, needed).await
+        Objects::read(&self.client, &job.pod.metadata.namespace, needed).await
     }
 
     fn place<'a>(&'a self, job: &'a Job) -> Place<'a> {
@@ -427,6 +367,31 @@ impl Tools {
         self.metrics.operation(kind, began.elapsed(), answer.is_ok());
         answer
     }
+}
+
+async fn http_hook(job: &Job, container: &str, get: &HttpGet, within: Duration) -> Result<(), String> {
+    let host = match (get.host.as_str(), job.ips.first()) {
+        ("", Some(IpAddr::V6(ip))) => format!("[{ip}]"),
+        ("", Some(ip)) => ip.to_string(),
+        (host, _) => host.to_owned(),
+    };
+    let unknown = Container::default();
+    let port = job.pod.container(container).unwrap_or(&unknown).port(&get.port)?;
+    let scheme = match get.scheme.to_lowercase() {
+        empty if empty.is_empty() => "http".to_owned(),
+        scheme => scheme,
+    };
+    let text = format!("{scheme}://{host}:{port}/{}", get.path.trim_start_matches('/'));
+    let uri: Uri = text.parse().map_err(|error| format!("{text}: {error}"))?;
+    let headers = get.http_headers.iter();
+    let headers: Vec<_> = headers
+        .map(|header| (header.name.clone(), header.value.clone()))
+        .collect();
+    let (status, _) = fetch::get(&uri, &headers, within).await?;
+    if status.is_client_error() || status.is_server_error() {
+        return Err(format!("{uri} answered {status}"));
+    }
+    Ok(())
 }
 
 /// The volumes whose files are given.

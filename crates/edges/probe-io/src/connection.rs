@@ -15,7 +15,6 @@ use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// One exchange.
 #[derive(Debug)]
 pub struct Connection {
     socket: OwnedFd,
@@ -32,7 +31,6 @@ pub struct Connection {
 /// What is expected of the server.
 #[derive(Debug)]
 pub enum Protocol {
-    /// To accept.
     Tcp,
     /// An HTTP response.
     Http(http::Reader),
@@ -49,7 +47,6 @@ pub enum Step {
     Wait,
     /// An HTTP response.
     Response(http::Response),
-    /// Anything else.
     Done(Finding),
 }
 
@@ -97,7 +94,6 @@ impl Connection {
         Ok(connection)
     }
 
-    /// The socket.
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -31,7 +31,6 @@ pub struct ExecRequest {
 /// How a command ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExecOutcome {
-    /// It exited.
     Exited {
         /// Its exit code.
         code: i32,

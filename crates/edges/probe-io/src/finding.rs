@@ -33,7 +33,6 @@ pub enum Finding {
     Unhealthy(Health),
     /// The connection failed.
     Connection(Errno),
-    /// TLS failed.
     Tls(rustls::Error),
     /// The name has no address.
     Name(String),
@@ -107,15 +106,11 @@ fn is_shortage(errno: Errno) -> bool {
 /// Where a check goes, for messages.
 #[derive(Debug)]
 pub enum Destination<'a> {
-    /// A URL.
     Url(&'a Url),
     /// A host and a port.
     Port(&'a str, u16),
-    /// An address.
     Address(std::net::SocketAddr),
-    /// A command.
     Command(&'a [String]),
-    /// Nowhere.
     Nowhere,
 }
 

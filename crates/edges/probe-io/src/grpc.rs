@@ -85,7 +85,6 @@ pub enum BadAnswer {
     /// The stream was reset or the connection given up.
     #[error("the server gave up the call")]
     Reset,
-    /// Not gRPC.
     #[error("unexpected HTTP status {0}")]
     Status(u16),
     /// Larger than any health answer.

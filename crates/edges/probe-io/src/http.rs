@@ -24,7 +24,6 @@ pub struct Response {
 /// Why an answer is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadResponse {
-    /// Not HTTP/1.
     #[error("malformed HTTP response")]
     Malformed,
     /// The head is too large.

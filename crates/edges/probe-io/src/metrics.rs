@@ -28,7 +28,6 @@ pub struct Metrics {
     pub demand: Gauge,
     /// Probes under care.
     pub workers: Gauge,
-    /// Open connections.
     pub connections: Gauge,
 }
 
@@ -47,7 +46,6 @@ pub fn describe(registry: &Registry) {
 }
 
 impl Metrics {
-    /// Registers everything.
     pub fn new(registry: &Registry) -> Self {
         Self {
             total: registry.counters(

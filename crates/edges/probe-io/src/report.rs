@@ -9,7 +9,6 @@ use std::sync::Arc;
 pub enum Report {
     /// A verdict changed.
     Verdict {
-        /// Which probe.
         subject: Subject,
         /// What it says now.
         verdict: Verdict,
@@ -21,9 +20,7 @@ pub enum Report {
     /// A check failed, errored or passed with a warning, and the user should see it. A probe that
     /// goes on failing repeats this every 10 s at most.
     Notice {
-        /// Which probe.
         subject: Subject,
-        /// What happened.
         notice: Notice,
         /// What the check said.
         message: String,

@@ -6,10 +6,10 @@
 use crate::grpc;
 use crate::http;
 use crate::url::{Scheme, Url, request_target};
-use pointsman_objects::probe::{EffectiveProbe, Handler, MILLISECOND_FIELDS};
-use pointsman_objects::value::{at, int_at, list_at, str_at};
-use pointsman_probe::{Floors, Kind, Sums, Timing};
-use serde_json::Value;
+use pointsman_objects::pod_manifest::{
+    Action, Container, Exec, Grpc, HttpGet, PodManifest, Probe, TcpSocket, expand,
+};
+use pointsman_probe::{Floors, Kind, Timing};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -38,7 +38,6 @@ pub struct ContainerTarget {
     pub probes: Vec<ProbeTarget>,
 }
 
-/// One probe.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProbeTarget {
     /// What it decides.
@@ -54,18 +53,15 @@ pub struct ProbeTarget {
 pub enum Check {
     /// Gets a URL.
     Http(HttpCheck),
-    /// Connects.
     Tcp {
         /// A host name or an address.
         host: Arc<str>,
-        /// The port.
         port: u16,
     },
     /// Asks the gRPC health service.
     Grpc {
         /// The pod's address.
         host: IpAddr,
-        /// The port.
         port: u16,
         /// The whole request.
         request: Arc<[u8]>,
@@ -82,7 +78,6 @@ pub enum Check {
 /// A URL to get, with headers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HttpCheck {
-    /// Where to.
     pub url: Arc<Url>,
     /// The probe's own headers.
     pub headers: Arc<[(String, String)]>,
@@ -114,42 +109,31 @@ impl Default for Reading {
 
 impl Reading {
     /// The probes of a pod with its address, if it has one yet.
-    pub fn pod(&self, pod: &Value, ip: Option<IpAddr>) -> PodTarget {
-        let regular = list_at(pod, &["spec", "containers"])
-            .iter()
-            .map(|container| (container, false));
-        let init = list_at(pod, &["spec", "initContainers"]).iter();
-        let sidecars = init
-            .filter(|container| str_at(container, &["restartPolicy"]) == "Always")
-            .map(|container| (container, true));
+    pub fn pod(&self, pod: &PodManifest, ip: Option<IpAddr>) -> PodTarget {
+        let sidecars = pod.sidecars().map(|container| (container, true));
+        let regular = pod.spec.containers.iter().map(|container| (container, false));
         let containers = sidecars
             .chain(regular)
             .map(|(container, sidecar)| ContainerTarget {
-                name: str_at(container, &["name"]).into(),
+                name: container.name.as_str().into(),
                 sidecar,
-                probes: self.container(container, ip),
+                probes: Kind::ALL
+                    .into_iter()
+                    .filter_map(|kind| Some(self.probe(kind, kind.of(container)?, container, ip)))
+                    .collect(),
             })
             .filter(|container| !container.probes.is_empty())
             .collect();
         PodTarget {
-            uid: str_at(pod, &["metadata", "uid"]).into(),
-            namespace: str_at(pod, &["metadata", "namespace"]).into(),
-            name: str_at(pod, &["metadata", "name"]).into(),
+            uid: pod.metadata.uid.clone(),
+            namespace: pod.metadata.namespace.clone(),
+            name: pod.metadata.name.clone(),
             containers,
         }
     }
 
-    /// The probes of one container of a pod with this address.
-    pub fn container(&self, container: &Value, ip: Option<IpAddr>) -> Vec<ProbeTarget> {
-        Kind::ALL
-            .into_iter()
-            .filter_map(|kind| Some((kind, at(container, &[kind.field()])?)))
-            .map(|(kind, probe)| self.probe(kind, probe, container, ip))
-            .collect()
-    }
-
-    /// One probe of a container.
-    pub fn probe(&self, kind: Kind, probe: &Value, container: &Value, ip: Option<IpAddr>) -> ProbeTarget {
+    /// One probe of a container of a pod with this address.
+    pub fn probe(&self, kind: Kind, probe: &Probe, container: &Container, ip: Option<IpAddr>) -> ProbeTarget {
         let timing = self.timing(probe);
         let check = self
             .check(probe, container, ip, &timing)
@@ -157,87 +141,31 @@ impl Reading {
         ProbeTarget { kind, timing, check }
     }
 
-    fn timing(&self, probe: &Value) -> Timing {
-        let sums = if self.sub_second {
-            EffectiveProbe::of(probe)
+    fn timing(&self, probe: &Probe) -> Timing {
+        if self.sub_second {
+            Timing::of(probe, self.floors)
         } else {
-            let mut plain = probe.clone();
-            if let Some(fields) = plain.as_object_mut() {
-                fields.retain(|field, _| !MILLISECOND_FIELDS.contains(&field.as_str()));
-            }
-            EffectiveProbe::of(&plain)
-        };
-        let floor = match Handler::of(probe) {
-            Some(Handler::Exec) => self.floors.exec,
-            _ => self.floors.network,
-        };
-        let count = |field| int_at(probe, &[field]).unwrap_or(0);
-        let sums = Sums {
-            initial_delay: sums.initial_delay.0,
-            period: sums.period.0,
-            settled_period: sums.settled_period.0,
-            timeout: sums.timeout.0,
-            success_threshold: count("successThreshold"),
-            failure_threshold: count("failureThreshold"),
-        };
-        Timing::clamped(sums, floor)
+            Timing::of(&probe.in_whole_seconds(), self.floors)
+        }
     }
 
     fn check(
         &self,
-        probe: &Value,
-        container: &Value,
+        probe: &Probe,
+        container: &Container,
         ip: Option<IpAddr>,
         timing: &Timing,
     ) -> Result<Check, String> {
-        let ip = || ip.ok_or_else(|| "the pod has no address yet".to_owned());
-        let handler = Handler::of(probe).ok_or_else(|| "the probe has no handler".to_owned())?;
-        let action = at(probe, &[handler.field()]).unwrap_or(&Value::Null);
-        let host = || match str_at(action, &["host"]) {
-            "" => ip().map(|ip| ip.to_string()),
-            host => Ok(host.trim_start_matches('[').trim_end_matches(']').to_owned()),
-        };
-        match handler {
-            Handler::Exec => {
-                let words = list_at(action, &["command"]).iter();
-                let words: Vec<&str> = words.map(|word| word.as_str().unwrap_or_default()).collect();
-                if words.is_empty() {
-                    return Err("the probe has no command".to_owned());
-                }
-                let variables = literal_variables(container);
-                let command = words.iter().map(|word| expand(word, &variables)).collect();
-                Ok(Check::Exec { command })
-            }
-            Handler::HttpGet => {
-                let url = Url {
-                    scheme: if str_at(action, &["scheme"]).eq_ignore_ascii_case("https") {
-                        Scheme::Https
-                    } else {
-                        Scheme::Http
-                    },
-                    host: host()?,
-                    port: port(action, container)?,
-                    target: request_target(str_at(action, &["path"])),
-                };
-                let headers = list_at(action, &["httpHeaders"]).iter();
-                let headers = headers
-                    .map(|header| {
-                        (
-                            str_at(header, &["name"]).to_owned(),
-                            str_at(header, &["value"]).to_owned(),
-                        )
-                    })
-                    .collect();
-                Ok(Check::Http(HttpCheck::new(url, headers, &self.user_agent)))
-            }
-            Handler::TcpSocket => Ok(Check::Tcp {
-                host: host()?.into(),
-                port: port(action, container)?,
+        match probe.action().ok_or("the probe has no handler")? {
+            Action::Exec(exec) => exec_check(exec, container),
+            Action::HttpGet(get) => self.http_check(get, container, ip),
+            Action::TcpSocket(TcpSocket { host, port }) => Ok(Check::Tcp {
+                host: host_or(host, ip)?.into(),
+                port: container.port(port)?,
             }),
-            Handler::Grpc => {
-                let (host, port) = (ip()?, port(action, container)?);
+            Action::Grpc(Grpc { port, service }) => {
+                let (host, port) = (ip.ok_or(NO_ADDRESS)?, container.port(port)?);
                 let authority = std::net::SocketAddr::new(host, port).to_string();
-                let service = str_at(action, &["service"]);
                 let request = grpc::request(&authority, service, &self.user_agent, timing.timeout());
                 Ok(Check::Grpc {
                     host,
@@ -246,6 +174,26 @@ impl Reading {
                 })
             }
         }
+    }
+
+    fn http_check(&self, get: &HttpGet, container: &Container, ip: Option<IpAddr>) -> Result<Check, String> {
+        let url = Url {
+            scheme: if get.scheme.eq_ignore_ascii_case("https") {
+                Scheme::Https
+            } else {
+                Scheme::Http
+            },
+            host: host_or(&get.host, ip)?,
+            port: container.port(&get.port)?,
+            target: request_target(&get.path),
+        };
+        let headers = get.http_headers.iter();
+        let headers = headers.map(|header| (header.name.clone(), header.value.clone()));
+        Ok(Check::Http(HttpCheck::new(
+            url,
+            headers.collect(),
+            &self.user_agent,
+        )))
     }
 }
 
@@ -267,78 +215,56 @@ impl HttpCheck {
     }
 }
 
-/// A port number, or the number of the container's port with this name.
-fn port(action: &Value, container: &Value) -> Result<u16, String> {
-    let given = at(action, &["port"]).unwrap_or(&Value::Null);
-    let number = match given {
-        Value::String(name) => match name.parse() {
-            Ok(number) => number,
-            Err(_) => list_at(container, &["ports"])
-                .iter()
-                .find(|port| str_at(port, &["name"]) == name)
-                .and_then(|port| int_at(port, &["containerPort"]))
-                .ok_or_else(|| format!("the container has no port named {name:?}"))?,
-        },
-        other => other.as_i64().unwrap_or(0),
-    };
-    match u16::try_from(number) {
-        Ok(port) if port > 0 => Ok(port),
-        _ => Err(format!("{number} is not a port")),
+const NO_ADDRESS: &str = "the pod has no address yet";
+
+/// The host that a probe names, or the pod's address.
+fn host_or(host: &str, ip: Option<IpAddr>) -> Result<String, String> {
+    match host {
+        "" => Ok(ip.ok_or(NO_ADDRESS)?.to_string()),
+        host => Ok(host.trim_start_matches('[').trim_end_matches(']').to_owned()),
     }
 }
 
-/// Variables whose values are written down in the container; those that come from elsewhere are
-/// not known here, as they are not to the kubelet's probes.
-fn literal_variables(container: &Value) -> BTreeMap<&str, &str> {
-    list_at(container, &["env"])
+/// Only variables whose values are written down in the container are expanded; those that come from elsewhere
+/// are not known here, as they are not to the kubelet's probes.
+fn exec_check(exec: &Exec, container: &Container) -> Result<Check, String> {
+    if exec.command.is_empty() {
+        return Err("the probe has no command".to_owned());
+    }
+    let literal = container
+        .env
         .iter()
-        .filter(|variable| at(variable, &["valueFrom"]).is_none())
-        .map(|variable| (str_at(variable, &["name"]), str_at(variable, &["value"])))
-        .collect()
-}
-
-/// Replaces `$(NAME)` by the variable's value; `$$` stands for `$`, and unknown names stay.
-fn expand(text: &str, variables: &BTreeMap<&str, &str>) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find('$') {
-        out.push_str(&rest[..at]);
-        rest = &rest[at + 1..];
-        if let Some(tail) = rest.strip_prefix('$') {
-            out.push('$');
-            rest = tail;
-            continue;
-        }
-        match rest.strip_prefix('(').and_then(|tail| tail.split_once(')')) {
-            Some((name, tail)) => {
-                match variables.get(name) {
-                    Some(value) => out.push_str(value),
-                    None => out.push_str(&format!("$({name})")),
-                }
-                rest = tail;
-            }
-            None => out.push('$'),
-        }
-    }
-    out.push_str(rest);
-    out
+        .filter(|variable| variable.value_from.is_none());
+    let variables: BTreeMap<&str, &str> = literal
+        .map(|variable| (variable.name.as_str(), variable.value.as_str()))
+        .collect();
+    let words = exec.command.iter();
+    Ok(Check::Exec {
+        command: words
+            .map(|word| expand(word, |name| variables.get(name).copied()))
+            .collect(),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     const IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 9));
 
+    fn probe_of(json: Value) -> Probe {
+        serde_json::from_value(json).unwrap()
+    }
+
     fn check(probe: Value) -> Check {
-        let container = json!({
+        let container = serde_json::from_value(json!({
             "name": "a",
             "ports": [{"name": "web", "containerPort": 8080}, {"name": "web-udp", "containerPort": 53, "protocol": "UDP"}],
             "env": [{"name": "WHO", "value": "me"}, {"name": "IP", "valueFrom": {}}],
-        });
+        }));
         Reading::default()
-            .probe(Kind::Readiness, &probe, &container, Some(IP))
+            .probe(Kind::Readiness, &probe_of(probe), &container.unwrap(), Some(IP))
             .check
     }
 
@@ -395,9 +321,11 @@ mod tests {
 
     #[test]
     fn without_the_gate_millisecond_fields_are_as_good_as_absent() {
-        let fast = json!({"httpGet": {"port": 80}, "periodSeconds": 1, "periodMilliseconds": -800,
-            "initialDelayMilliseconds": 10, "timeoutMilliseconds": 5});
-        let plain = json!({"httpGet": {"port": 80}, "periodSeconds": 1});
+        let fast = probe_of(
+            json!({"httpGet": {"port": 80}, "periodSeconds": 1, "periodMilliseconds": -800,
+            "initialDelayMilliseconds": 10, "timeoutMilliseconds": 5}),
+        );
+        let plain = probe_of(json!({"httpGet": {"port": 80}, "periodSeconds": 1}));
         let on = Reading::default();
         let off = Reading {
             sub_second: false,
@@ -411,11 +339,13 @@ mod tests {
     #[test]
     fn pods_have_the_probes_of_regular_containers_and_sidecars() {
         let probe = json!({"tcpSocket": {"port": 1}});
-        let pod = json!({"metadata": {"uid": "u", "name": "p", "namespace": "n"}, "spec": {
-            "initContainers": [{"name": "once", "readinessProbe": probe}, {"name": "side", "restartPolicy": "Always", "startupProbe": probe}],
-            "containers": [{"name": "a", "readinessProbe": probe, "livenessProbe": probe}, {"name": "b"}],
-        }});
-        let target = Reading::default().pod(&pod, Some(IP));
+        let pod = serde_json::from_value(
+            json!({"metadata": {"uid": "u", "name": "p", "namespace": "n"}, "spec": {
+                "initContainers": [{"name": "once", "readinessProbe": probe}, {"name": "side", "restartPolicy": "Always", "startupProbe": probe}],
+                "containers": [{"name": "a", "readinessProbe": probe, "livenessProbe": probe}, {"name": "b"}],
+            }}),
+        );
+        let target = Reading::default().pod(&pod.unwrap(), Some(IP));
         let names: Vec<_> = target
             .containers
             .iter()

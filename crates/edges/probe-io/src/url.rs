@@ -8,7 +8,6 @@ use std::fmt;
 /// Whether a check is encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
-    /// Plain HTTP.
     Http,
     /// HTTP over TLS.
     Https,

@@ -14,7 +14,7 @@ fn descriptors() -> usize {
 }
 
 /// A process that serves badly would be best; threads that close what they accept do too, once
-/// they are told to.
+/// asked to.
 fn serve(behave: fn(TcpStream)) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let port = listener.local_addr().expect("an address").port();
@@ -78,6 +78,7 @@ async fn no_descriptor_is_left_behind_by_any_kind_of_server() {
         probe["timeoutMilliseconds"] = json!(-900);
         let pod = json!({"metadata": {"uid": uid(at), "name": uid(at), "namespace": "test"},
             "spec": {"containers": [{"name": "c", "readinessProbe": probe, "livenessProbe": probe}]}});
+        let pod = serde_json::from_value(pod).expect("a pod");
         prober.set_pod(reading.pod(&pod, Some(Ipv4Addr::LOCALHOST.into())));
         prober.container_started(&uid(at), "c", Started::default());
     }

@@ -3,7 +3,9 @@
 //! Its value is a probe as containers have it, in YAML or JSON, or `containers:` with one probe for
 //! each container named. No API server has checked it, so everything is checked here.
 
-use pointsman_objects::probe::{EffectiveProbe, Handler, MAX_OFFSET, MILLISECOND_FIELDS, Millis};
+use pointsman_objects::pod_manifest::Probe;
+use pointsman_objects::probe::{Handler, MAX_OFFSET, MILLISECOND_FIELDS, Millis};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 /// The annotation that holds the probe.
@@ -39,13 +41,11 @@ pub enum BadAnnotation {
 }
 
 /// Reads an annotation: probes by container, or one for [`WHOLE_POD`].
-pub fn parse(text: &str, containers: &[&str]) -> Result<Vec<(String, Value)>, BadAnnotation> {
+pub fn parse(text: &str, containers: &[&str]) -> Result<Vec<(String, Probe)>, BadAnnotation> {
     let value: Value = serde_saphyr::from_str(text)
         .map_err(|error| BadAnnotation::Syntax(first_line(&error.to_string())))?;
-    let fields = value
-        .as_object()
-        .ok_or_else(|| bad("a probe is a set of fields"))?;
-    if fields.len() == 1
+    if let Some(fields) = value.as_object()
+        && fields.len() == 1
         && let Some(each) = fields.get("containers")
     {
         let each = each.as_object().filter(|each| !each.is_empty());
@@ -54,19 +54,25 @@ pub fn parse(text: &str, containers: &[&str]) -> Result<Vec<(String, Value)>, Ba
             if !containers.contains(&name.as_str()) {
                 return Err(BadAnnotation::Container(name.clone()));
             }
-            let fields = probe
-                .as_object()
-                .ok_or_else(|| bad("a probe is a set of fields"))?;
-            check(fields, probe)?;
-            Ok((name.clone(), probe.clone()))
+            Ok((name.clone(), read(probe)?))
         };
         return each.iter().map(probe).collect();
     }
-    check(fields, &value)?;
-    Ok(vec![(WHOLE_POD.to_owned(), value)])
+    Ok(vec![(WHOLE_POD.to_owned(), read(&value)?)])
 }
 
-fn check(fields: &Map<String, Value>, probe: &Value) -> Result<(), BadAnnotation> {
+fn read(value: &Value) -> Result<Probe, BadAnnotation> {
+    let fields = value
+        .as_object()
+        .ok_or_else(|| bad("a probe is a set of fields"))?;
+    check_names(fields)?;
+    check_numbers(fields)?;
+    let probe = Probe::deserialize(value).map_err(|error| bad(&error.to_string()))?;
+    check_sums(&probe)?;
+    Ok(probe)
+}
+
+fn check_names(fields: &Map<String, Value>) -> Result<(), BadAnnotation> {
     if fields.contains_key("exec") {
         return Err(bad(
             "exec probes need the container runtime: use httpGet, tcpSocket or grpc",
@@ -80,24 +86,25 @@ fn check(fields: &Map<String, Value>, probe: &Value) -> Result<(), BadAnnotation
     if let Some(field) = fields.keys().find(|field| !known(field)) {
         return Err(bad(&format!("unknown field {field:?}")));
     }
-    if HANDLERS
+    let given = HANDLERS
         .iter()
-        .filter(|handler| fields.contains_key(handler.field()))
-        .count()
-        != 1
-    {
+        .filter(|handler| fields.contains_key(handler.field()));
+    if given.count() != 1 {
         return Err(bad("exactly one of httpGet, tcpSocket and grpc is needed"));
     }
+    Ok(())
+}
+
+fn check_numbers(fields: &Map<String, Value>) -> Result<(), BadAnnotation> {
     for (field, value) in fields {
-        let whole = WHOLE_FIELDS.contains(&field.as_str());
-        let range = if whole {
+        let range = if WHOLE_FIELDS.contains(&field.as_str()) {
             0..=i64::from(i32::MAX)
-        } else {
+        } else if MILLISECOND_FIELDS.contains(&field.as_str()) {
             -MAX_OFFSET..=MAX_OFFSET
+        } else {
+            continue;
         };
-        if (whole || MILLISECOND_FIELDS.contains(&field.as_str()))
-            && !value.as_i64().is_some_and(|value| range.contains(&value))
-        {
+        if !value.as_i64().is_some_and(|value| range.contains(&value)) {
             return Err(bad(&format!(
                 "{field}: {value} is not a number from {} to {}",
                 range.start(),
@@ -105,7 +112,11 @@ fn check(fields: &Map<String, Value>, probe: &Value) -> Result<(), BadAnnotation
             )));
         }
     }
-    let sums = EffectiveProbe::of(probe);
+    Ok(())
+}
+
+fn check_sums(probe: &Probe) -> Result<(), BadAnnotation> {
+    let sums = probe.effective();
     let least = Handler::HttpGet.shortest_period();
     if sums.period < least {
         return Err(bad(&format!(

@@ -2,7 +2,6 @@
 
 use pointsman_telemetry::{Counter, Definition, FineHistogram, Registry, Unit};
 
-/// Our metrics.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
     /// From the answer that changed a verdict to the answer of the API server that has it.

@@ -13,11 +13,13 @@ use pointsman_api_client::events::{News, Recorder, Severity, Subject as EventSub
 use pointsman_api_client::{
     ApiError, Client, ConnectError, Event, ObjectKey, Patch, Resource, Scope, Source, Watcher,
 };
+use pointsman_model::Revision;
+use pointsman_objects::pod_manifest::PodManifest;
+use pointsman_objects::pod_status::GatePatch;
 use pointsman_probe_io::{
     Config as ProbeConfig, NoExec, Prober, Reading, Report, Reported, StartError, Started, Subject,
 };
 use pointsman_telemetry::Registry;
-use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,7 +67,7 @@ pub async fn run(
     let (recorder, recording) = Recorder::new(client.clone(), "pointsman-probe");
     let (written, mut writes) = unbounded_channel();
     let mine = format!("spec.nodeName={}", config.node_name);
-    let mut pods = Watcher::<Value>::new(client.clone(), Scope::all(Resource::PODS).fields(&mine));
+    let mut pods = Watcher::<PodManifest>::new(client.clone(), Scope::all(Resource::PODS).fields(&mine));
     let mut tasks = JoinSet::new();
     tasks.spawn(recording);
     let mut owner = Owner {
@@ -106,11 +108,11 @@ struct Write {
     uid: Arc<str>,
     condition: Condition,
     changed: Option<Timestamp>,
-    outcome: Result<u64, ApiError>,
+    outcome: Result<Revision, ApiError>,
 }
 
 impl Owner {
-    fn watched(&mut self, event: Event<Value>) {
+    fn watched(&mut self, event: Event<PodManifest>) {
         match event {
             Event::Init => {}
             Event::Synced(_) => self.synced = true,
@@ -171,15 +173,15 @@ impl Owner {
                 .filter(|_| !fresh)
                 .and_then(|before| before.running.get(name));
             let is = view.running.get(name);
-            if was.map(|run| &run.0) == is.map(|run| &run.0) {
+            if was.map(|run| &run.id) == is.map(|run| &run.id) {
                 continue;
             }
             if was.is_some() {
                 self.prober.container_stopped(uid, name);
             }
-            if let Some((_, since)) = is {
-                self.prober
-                    .container_started(uid, name, self.started(view, *since, before.is_none()));
+            if let Some(run) = is {
+                let started = self.started(view, run.since, before.is_none());
+                self.prober.container_started(uid, name, started);
             }
         }
         if view.terminating && before.is_none_or(|before| !before.terminating) {
@@ -198,7 +200,7 @@ impl Owner {
     }
 
     fn complain(&self, view: &View, error: &BadAnnotation) {
-        tracing::warn!(namespace = view.namespace, pod = view.name, %error, "the pod cannot be probed");
+        tracing::warn!(namespace = %view.namespace, pod = %view.name, %error, "the pod cannot be probed");
         self.record(view, "InvalidProbeAnnotation", error.to_string());
     }
 
@@ -207,8 +209,8 @@ impl Owner {
             subject: EventSubject {
                 api_version: "v1".to_owned(),
                 kind: "Pod".to_owned(),
-                namespace: view.namespace.clone(),
-                name: view.name.clone(),
+                namespace: view.namespace.to_string(),
+                name: view.name.to_string(),
                 uid: view.uid.to_string(),
             },
             severity: Severity::Warning,
@@ -257,30 +259,31 @@ impl Owner {
             return;
         };
         tracked.writing = true;
-        let patch = patch(
-            &tracked.view,
-            &condition,
-            tracked.changed.unwrap_or_else(Timestamp::now),
-        );
-        let api = self.client.api(Resource::PODS, Some(&tracked.view.namespace));
+        let view = &tracked.view;
+        let before = view.condition.as_ref();
+        let patch = GatePatch {
+            uid: &view.uid,
+            kind: GATE,
+            holds: condition.met,
+            reason: &condition.reason,
+            message: &condition.message,
+            since: before
+                .is_none_or(|before| before.met != condition.met)
+                .then(|| tracked.changed.unwrap_or_else(Timestamp::now)),
+        };
+        let patch = Patch::Strategic(patch.to_json().to_string().into_bytes());
+        let api = self.client.api(Resource::PODS, Some(&view.namespace));
         let (uid, name, written) = (uid.clone(), tracked.view.name.clone(), self.written.clone());
         let (changed, pause) = (tracked.changed.take(), pause(tracked.failures));
         tokio::spawn(async move {
             tokio::time::sleep(pause).await;
-            let patch = Patch::Strategic(patch.to_string().into_bytes());
-            let outcome = api.patch_status::<Value>(&name, patch).await;
-            let version = |pod: Value| {
-                pod["metadata"]["resourceVersion"]
-                    .as_str()
-                    .and_then(|version| version.parse().ok())
-                    .unwrap_or(0)
-            };
+            let outcome = api.patch_status::<PodManifest>(&name, patch).await;
             // Nobody listens once we stop.
             let _ = written.send(Write {
                 uid,
                 condition,
                 changed,
-                outcome: outcome.map(version),
+                outcome: outcome.map(|pod| pod.metadata.revision()),
             });
         });
     }
@@ -305,30 +308,11 @@ impl Owner {
             Err(error) => {
                 tracked.failures += 1;
                 self.metrics.failed.inc();
-                tracing::warn!(namespace = tracked.view.namespace, pod = tracked.view.name, %error, "cannot write the condition");
+                tracing::warn!(namespace = %tracked.view.namespace, pod = %tracked.view.name, %error, "cannot write the condition");
             }
         }
         self.write(&write.uid);
     }
-}
-
-/// Our condition and the pod's UID, so that no other pod of that name is touched.
-fn patch(view: &View, condition: &Condition, changed: Timestamp) -> Value {
-    let mut fields = json!({
-        "type": GATE,
-        "status": if condition.met { "True" } else { "False" },
-        "reason": condition.reason,
-        "message": condition.message,
-    });
-    if view
-        .condition
-        .as_ref()
-        .is_none_or(|before| before.met != condition.met)
-    {
-        let seconds = Timestamp::from_second(changed.as_second()).unwrap_or(changed);
-        fields["lastTransitionTime"] = json!(seconds.to_string());
-    }
-    json!({ "metadata": { "uid": &*view.uid }, "status": { "conditions": [fields] } })
 }
 
 fn pause(failures: u32) -> Duration {

@@ -2,6 +2,7 @@
 
 use crate::view::{Condition, View};
 use jiff::Timestamp;
+use pointsman_model::Revision;
 use pointsman_probe_io::Verdict;
 use std::collections::BTreeMap;
 
@@ -11,12 +12,12 @@ pub(crate) struct Tracked {
     pub view: View,
     /// What each probe last said.
     pub verdicts: BTreeMap<String, (Verdict, String)>,
-    /// When a probe last changed its mind.
+    /// When a verdict last changed.
     pub changed: Option<Timestamp>,
     /// A patch is under way.
     pub writing: bool,
     /// The version that our last patch made; what is older says nothing about our condition.
-    pub written: u64,
+    pub written: Revision,
     /// How often in a row writing failed.
     pub failures: u32,
 }
@@ -38,7 +39,7 @@ impl Tracked {
             verdicts,
             changed: None,
             writing: false,
-            written: 0,
+            written: Revision::default(),
             failures: 0,
         }
     }
@@ -124,7 +125,7 @@ mod tests {
             "status": {"podIP": "10.0.0.1", "conditions": conditions,
                 "containerStatuses": [{"name": "web", "containerID": "1", "state": state}]},
         });
-        View::of(&pod, &Reading::default()).expect("ours")
+        View::of(&serde_json::from_value(pod).expect("a pod"), &Reading::default()).expect("ours")
     }
 
     fn says(tracked: &Tracked) -> (bool, String) {
@@ -175,7 +176,7 @@ mod tests {
         tracked.see(pod(Some("False"), true, 5));
         assert_eq!(tracked.to_write().map(|condition| condition.met), Some(true));
         tracked.view.condition = Some(tracked.desired());
-        tracked.written = 9;
+        tracked.written = Revision(9);
         tracked.see(pod(Some("False"), true, 8));
         assert_eq!(tracked.to_write(), None);
         tracked.see(pod(None, true, 10));

@@ -2,9 +2,10 @@
 
 use crate::annotation::{self, ANNOTATION, BadAnnotation, WHOLE_POD};
 use jiff::Timestamp;
-use pointsman_objects::value::{at, list_at, str_at};
+use pointsman_model::Revision;
+use pointsman_objects::pod_manifest::{Container, PodManifest, ReportedContainer};
 use pointsman_probe_io::{Check, ContainerTarget, Kind, PodTarget, Reading};
-use serde_json::{Value, json};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,16 +17,24 @@ pub const GATE: &str = "pointsman.io/ready";
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct View {
     pub uid: Arc<str>,
-    pub namespace: String,
-    pub name: String,
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
     /// What to probe, or why nothing can be.
     pub target: Result<PodTarget, BadAnnotation>,
-    /// Which probed containers run: an identifier of the run and when it began.
-    pub running: BTreeMap<String, (String, Option<Timestamp>)>,
+    /// Which probed containers run.
+    pub running: BTreeMap<String, Run>,
     pub terminating: bool,
     /// Our condition as the API server has it.
     pub condition: Option<Condition>,
-    pub version: u64,
+    pub version: Revision,
+}
+
+/// One run of a container, or of the pod as a whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// Another run has another one.
+    pub id: String,
+    pub since: Option<Timestamp>,
 }
 
 /// The condition that we own.
@@ -45,57 +54,44 @@ impl Condition {
 
 impl View {
     /// What a pod says, if it waits for our condition at all.
-    pub fn of(pod: &Value, reading: &Reading) -> Option<View> {
-        let gates = list_at(pod, &["spec", "readinessGates"]);
-        let ours = gates.iter().any(|gate| str_at(gate, &["conditionType"]) == GATE);
-        let over = ["Succeeded", "Failed"].contains(&str_at(pod, &["status", "phase"]));
-        if !ours || over {
+    pub fn of(pod: &PodManifest, reading: &Reading) -> Option<View> {
+        let gates = &pod.spec.readiness_gates;
+        let ours = gates.iter().any(|gate| gate.condition_type == GATE);
+        if !ours || pod.status.phase.is_final() {
             return None;
         }
-        let conditions = list_at(pod, &["status", "conditions"]);
-        let condition = conditions
-            .iter()
-            .find(|condition| str_at(condition, &["type"]) == GATE);
+        let metadata = &pod.metadata;
         Some(View {
-            uid: str_at(pod, &["metadata", "uid"]).into(),
-            namespace: str_at(pod, &["metadata", "namespace"]).to_owned(),
-            name: str_at(pod, &["metadata", "name"]).to_owned(),
+            uid: metadata.uid.clone(),
+            namespace: metadata.namespace.clone(),
+            name: metadata.name.clone(),
             target: target(pod, reading),
             running: running(pod),
-            terminating: at(pod, &["metadata", "deletionTimestamp"]).is_some(),
-            condition: condition.map(|condition| Condition {
-                met: str_at(condition, &["status"]) == "True",
-                reason: str_at(condition, &["reason"]).to_owned(),
-                message: str_at(condition, &["message"]).to_owned(),
+            terminating: metadata.is_terminating(),
+            condition: pod.status.condition(GATE).map(|condition| Condition {
+                met: condition.is_true(),
+                reason: condition.reason.clone(),
+                message: condition.message.clone(),
             }),
-            version: str_at(pod, &["metadata", "resourceVersion"]).parse().unwrap_or(0),
+            version: metadata.revision(),
         })
     }
 }
 
-fn target(pod: &Value, reading: &Reading) -> Result<PodTarget, BadAnnotation> {
-    let text = at(pod, &["metadata", "annotations", ANNOTATION]).and_then(Value::as_str);
-    let containers = all_containers(pod);
+fn target(pod: &PodManifest, reading: &Reading) -> Result<PodTarget, BadAnnotation> {
+    let text = pod.metadata.annotations.get(ANNOTATION);
+    let containers: Vec<&Container> = pod.sidecars().chain(&pod.spec.containers).collect();
     let names: Vec<&str> = containers
         .iter()
-        .map(|container| str_at(container, &["name"]))
+        .map(|container| container.name.as_str())
         .collect();
     let probes = annotation::parse(text.ok_or(BadAnnotation::Missing)?, &names)?;
-    let ip: Option<IpAddr> = str_at(pod, &["status", "podIP"]).parse().ok();
+    let ip: Option<IpAddr> = pod.status.pod_ip.parse().ok();
     let mut targets = Vec::new();
     for (name, probe) in probes {
-        // Port names of a probe of the whole pod may belong to any container.
-        let container = match containers
-            .iter()
-            .find(|container| str_at(container, &["name"]) == name)
-        {
-            Some(container) => (*container).clone(),
-            None => {
-                let ports = containers
-                    .iter()
-                    .flat_map(|container| list_at(container, &["ports"]));
-                json!({ "ports": ports.collect::<Vec<_>>() })
-            }
+        let container = match containers.iter().find(|container| container.name == name) {
+            Some(container) => Cow::Borrowed(*container),
+            None => Cow::Owned(whole_pod(&containers)),
         };
         let probe = reading.probe(Kind::Readiness, &probe, &container, ip);
         if let (Check::Impossible(reason), Some(_)) = (&probe.check, ip) {
@@ -108,56 +104,48 @@ fn target(pod: &Value, reading: &Reading) -> Result<PodTarget, BadAnnotation> {
         });
     }
     Ok(PodTarget {
-        uid: str_at(pod, &["metadata", "uid"]).into(),
-        namespace: str_at(pod, &["metadata", "namespace"]).into(),
-        name: str_at(pod, &["metadata", "name"]).into(),
+        uid: pod.metadata.uid.clone(),
+        namespace: pod.metadata.namespace.clone(),
+        name: pod.metadata.name.clone(),
         containers: targets,
     })
 }
 
-fn all_containers(pod: &Value) -> Vec<&Value> {
-    let init = list_at(pod, &["spec", "initContainers"]).iter();
-    let sidecars = init.filter(|container| str_at(container, &["restartPolicy"]) == "Always");
-    sidecars.chain(list_at(pod, &["spec", "containers"])).collect()
+/// Port names of a probe of the whole pod may belong to any container.
+fn whole_pod(containers: &[&Container]) -> Container {
+    let ports = containers.iter().flat_map(|container| &container.ports);
+    Container {
+        ports: ports.cloned().collect(),
+        ..Container::default()
+    }
 }
 
 /// Which containers run, and the pod as a whole if any of them does. Without an address nothing can
 /// be probed, so nothing counts as running.
-fn running(pod: &Value) -> BTreeMap<String, (String, Option<Timestamp>)> {
-    let mut running = BTreeMap::new();
-    if str_at(pod, &["status", "podIP"]).is_empty() {
-        return running;
+fn running(pod: &PodManifest) -> BTreeMap<String, Run> {
+    let status = &pod.status;
+    if status.pod_ip.is_empty() {
+        return BTreeMap::new();
     }
-    let mut first: Option<Timestamp> = None;
-    for list in ["containerStatuses", "initContainerStatuses"] {
-        for status in list_at(pod, &["status", list]) {
-            let Some(state) = at(status, &["state", "running"]) else {
-                continue;
-            };
-            let since: Option<Timestamp> = str_at(state, &["startedAt"]).parse().ok();
-            let id = format!(
-                "{} {}",
-                str_at(status, &["containerID"]),
-                str_at(state, &["startedAt"])
-            );
-            running.insert(str_at(status, &["name"]).to_owned(), (id, since));
-            if list == "containerStatuses" {
-                first = first.into_iter().chain(since).min();
-                running
-                    .entry(WHOLE_POD.to_owned())
-                    .or_insert_with(|| (String::new(), None));
-            }
-        }
+    let run = |container: &ReportedContainer| {
+        let since = container.state.running?.started_at;
+        let id = format!("{} {since:?}", container.container_id);
+        Some((container.name.clone(), Run { id, since }))
+    };
+    let mut running: BTreeMap<String, Run> = status.container_statuses.iter().filter_map(run).collect();
+    if !running.is_empty() {
+        let since = running.values().filter_map(|run| run.since).min();
+        let id = String::new();
+        running.insert(WHOLE_POD.to_owned(), Run { id, since });
     }
-    if let Some(whole) = running.get_mut(WHOLE_POD) {
-        whole.1 = first;
-    }
+    running.extend(status.init_container_statuses.iter().filter_map(run));
     running
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::{Value, json};
 
     fn pod(annotation: &str) -> Value {
         json!({
@@ -178,7 +166,7 @@ mod tests {
     }
 
     fn view(pod: &Value) -> Option<View> {
-        View::of(pod, &Reading::default())
+        View::of(&serde_json::from_value(pod.clone()).unwrap(), &Reading::default())
     }
 
     #[test]
@@ -202,7 +190,7 @@ mod tests {
         );
         assert_eq!(seen.running.keys().collect::<Vec<_>>(), [WHOLE_POD, "web"]);
         assert_eq!(seen.condition.map(|condition| condition.met), Some(true));
-        assert_eq!(seen.version, 7);
+        assert_eq!(seen.version, Revision(7));
     }
 
     #[test]

@@ -25,10 +25,7 @@ pub enum RuntimeError {
     },
     /// No address of the node's range is free: try again when pods have gone.
     #[error("all addresses of {range} are taken")]
-    NoAddress {
-        /// The range.
-        range: String,
-    },
+    NoAddress { range: String },
     /// The runtime does not know the pod: it was removed, or never made.
     #[error("pod {0} has no sandbox")]
     NoSuchPod(crate::PodUid),
@@ -43,7 +40,6 @@ pub enum RuntimeError {
     System {
         /// What the runtime was doing.
         doing: String,
-        /// What the system said.
         #[source]
         source: io::Error,
     },

@@ -54,7 +54,6 @@ struct State {
     pods: BTreeMap<PodUid, Pod>,
     capacity: Option<usize>,
     ranges: Vec<AddressRange>,
-    log_dir: PathBuf,
     scripts: BTreeMap<(ContainerName, Vec<String>), Scripted>,
     ignores_stop: BTreeSet<ContainerName>,
     start_failures: BTreeMap<String, StartFailure>,
@@ -92,11 +91,6 @@ impl FakeRuntime {
     /// Leaves only so many addresses.
     pub fn set_capacity(&self, addresses: usize) {
         self.state.lock().capacity = Some(addresses);
-    }
-
-    /// Where the log paths of containers started from now on point; nothing is written there.
-    pub fn set_log_dir(&self, directory: PathBuf) {
-        self.state.lock().log_dir = directory;
     }
 
     /// What `command` does from now on when it is run in containers of this name. Commands without a
@@ -226,7 +220,7 @@ impl FakeRuntime {
             return Err(RuntimeError::NoSuchPod(spec.id.pod));
         };
         if let Ok(container) = state.container(&spec.id) {
-            return Ok(container.state(&state.log_dir));
+            return Ok(container.state());
         }
         let known =
             |mount: &crate::MountSpec| pod.spec.volumes.iter().any(|volume| volume.name == mount.volume);
@@ -247,7 +241,7 @@ impl FakeRuntime {
             spec,
             status: watch::Sender::new(ContainerStatus::Running { pid, started_at }),
         };
-        let answer = container.state(&state.log_dir);
+        let answer = container.state();
         let pod = state.pods.get_mut(&id.pod).expect("the pod was found above");
         pod.containers.insert((id.name.clone(), id.attempt), container);
         state.publish(RuntimeEvent::Started {
@@ -295,10 +289,10 @@ impl State {
 }
 
 impl Container {
-    fn state(&self, log_dir: &std::path::Path) -> ContainerState {
+    fn state(&self) -> ContainerState {
         let id = self.spec.id.clone();
         ContainerState {
-            log: log_dir.join(format!("{}_{}_{}.log", id.pod, id.name, id.attempt)),
+            log: format!("{}_{}_{}.log", id.pod, id.name, id.attempt).into(),
             id,
             status: self.status.borrow().clone(),
             labels: self.spec.labels.clone(),
@@ -437,11 +431,7 @@ impl Runtime for FakeRuntime {
                 namespace: pod.spec.namespace.clone(),
                 name: pod.spec.name.clone(),
                 sandbox: Some(pod.sandbox.clone()),
-                containers: pod
-                    .containers
-                    .values()
-                    .map(|found| found.state(&state.log_dir))
-                    .collect(),
+                containers: pod.containers.values().map(Container::state).collect(),
                 labels: pod.spec.labels.clone(),
             });
             Ok(pods.collect())

@@ -88,7 +88,6 @@ fn fits_in_a_path(text: &str) -> bool {
 /// One run of a container: a restart is a new attempt with records and a log of its own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ContainerId {
-    /// The pod.
     pub pod: PodUid,
     /// The container's name in the pod.
     pub name: ContainerName,

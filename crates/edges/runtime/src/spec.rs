@@ -42,16 +42,13 @@ pub struct SandboxSpec {
 pub enum Network {
     /// A namespace of its own with an address of the node's range.
     Own,
-    /// The node's.
     Host,
 }
 
 /// One line of `/etc/hosts`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostAlias {
-    /// The address.
     pub address: IpAddr,
-    /// Its names.
     pub names: Vec<String>,
 }
 
@@ -85,7 +82,6 @@ pub enum VolumeSource {
 pub enum Medium {
     /// The disk below the runtime's root directory.
     Disk,
-    /// Memory.
     Memory,
 }
 
@@ -99,7 +95,6 @@ pub struct FileSet {
 /// One given file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileContent {
-    /// Its bytes.
     pub bytes: Vec<u8>,
     /// Its permission bits, such as `0o644`.
     pub mode: u32,
@@ -132,7 +127,6 @@ pub struct ContainerSpec {
     pub labels: BTreeMap<String, String>,
 }
 
-/// Numeric credentials.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
     /// The user id.
@@ -196,7 +190,7 @@ const NAMES: [&str; 31] = [
 pub struct ExecRequest {
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// After this long the command and all it started are killed; `None` waits for ever.
+    /// After this long the command and all it started are killed; `None` waits forever.
     pub timeout: Option<Duration>,
     /// How many bytes of its output are kept; the rest is read and dropped.
     pub output_cap: usize,

@@ -23,7 +23,6 @@ pub struct Sandbox {
 /// A pod the runtime knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodState {
-    /// The pod.
     pub pod: PodUid,
     /// Its namespace, as given.
     pub namespace: String,
@@ -41,7 +40,6 @@ pub struct PodState {
 /// A run of a container the runtime knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerState {
-    /// Which run.
     pub id: ContainerId,
     /// Whether it runs.
     pub status: ContainerStatus,
@@ -109,18 +107,12 @@ pub enum ExitCause {
 pub enum RuntimeEvent {
     /// The main process runs.
     Started {
-        /// Which run.
         container: ContainerId,
         /// When it was started.
         at: SystemTime,
     },
     /// The main process has ended.
-    Exited {
-        /// Which run.
-        container: ContainerId,
-        /// How.
-        exit: Exit,
-    },
+    Exited { container: ContainerId, exit: Exit },
 }
 
 /// What came of a command run in a container.
@@ -137,7 +129,6 @@ pub struct ExecOutcome {
 /// How a command run in a container ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExecEnd {
-    /// It returned.
     Exited(i32),
     /// A signal ended it.
     Signaled(i32),

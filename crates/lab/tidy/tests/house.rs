@@ -24,11 +24,6 @@ const NOT_YET: &[(&str, &str, &str)] = &[
     ),
     (
         "a watched kind has one definition",
-        "crates/decisions/pod-lifecycle",
-        "moves to base/objects",
-    ),
-    (
-        "a watched kind has one definition",
         "crates/decisions/slices",
         "moves to base/objects",
     ),
@@ -54,11 +49,6 @@ const NOT_YET: &[(&str, &str, &str)] = &[
     ),
     (
         "a watched kind has one definition",
-        "crates/edges/node-agent",
-        "moves to base/objects",
-    ),
-    (
-        "a watched kind has one definition",
         "crates/lab/hollow",
         "moves to base/objects",
     ),
@@ -75,11 +65,6 @@ const NOT_YET: &[(&str, &str, &str)] = &[
     (
         "decisions have no runtime, serialization or HTTP",
         "crates/decisions/node-health",
-        "moves to base/objects",
-    ),
-    (
-        "decisions have no runtime, serialization or HTTP",
-        "crates/decisions/pod-lifecycle",
         "moves to base/objects",
     ),
     (
@@ -119,33 +104,13 @@ const NOT_YET: &[(&str, &str, &str)] = &[
         "is split",
     ),
     (
-        "files stay below 600 lines",
-        "crates/decisions/pod-lifecycle",
-        "is split",
-    ),
-    (
         "messages use words of the field",
         "crates/edges/collector",
         "is said in other words",
     ),
     (
         "messages use words of the field",
-        "crates/edges/fabric",
-        "is said in other words",
-    ),
-    (
-        "messages use words of the field",
-        "crates/edges/node-agent",
-        "is said in other words",
-    ),
-    (
-        "messages use words of the field",
         "crates/edges/proxy",
-        "is said in other words",
-    ),
-    (
-        "messages use words of the field",
-        "crates/server/api-server",
         "is said in other words",
     ),
     (

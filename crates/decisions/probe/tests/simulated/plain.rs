@@ -58,7 +58,7 @@ fn a_single_failure_between_successes_changes_nothing() {
 }
 
 #[test]
-fn warnings_count_as_success_and_are_told() {
+fn warnings_count_as_success_and_are_reported() {
     let mut sim = Sim::of(Readiness, json!({"periodSeconds": 1}), |_| Outcome::Warning);
     sim.until(3000);
     assert_eq!(sim.verdicts, [(0, Readiness, Verdict::Success)]);
@@ -97,12 +97,12 @@ fn a_check_that_cannot_be_made_is_tried_three_times_and_then_left_out() {
     });
     sim.until(2000);
     assert_eq!(sim.times(Readiness), [0, 1000, 1000, 1000, 2000]);
-    let told: Vec<_> = sim
+    let notices: Vec<_> = sim
         .effects
         .iter()
         .filter_map(|(_, effects)| effects.notice)
         .collect();
-    assert_eq!(told, [Notice::Errored]);
+    assert_eq!(notices, [Notice::Errored]);
     assert_eq!(
         sim.effects.iter().filter(|(_, effects)| effects.counted).count(),
         2
@@ -126,20 +126,20 @@ fn errors_neither_count_nor_break_a_streak() {
 }
 
 #[test]
-fn a_lasting_failure_is_told_at_once_and_then_every_ten_seconds() {
+fn a_lasting_failure_is_reported_at_once_and_then_every_ten_seconds() {
     let mut sim = Sim::of(
         Readiness,
         json!({"periodSeconds": 1, "periodMilliseconds": -800}),
         |_| Outcome::Failure,
     );
     sim.until(25_000);
-    let told: Vec<u64> = sim
+    let notices: Vec<u64> = sim
         .effects
         .iter()
         .filter(|(_, effects)| effects.notice.is_some())
         .map(|(at, _)| *at)
         .collect();
-    assert_eq!(told, [0, 10_000, 20_000]);
+    assert_eq!(notices, [0, 10_000, 20_000]);
 }
 
 #[test]

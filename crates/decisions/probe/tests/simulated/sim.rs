@@ -1,8 +1,7 @@
 //! A container whose answers are given by a function of time, and a clock that jumps from one
 //! event to the next.
 
-use pointsman_objects::probe::{EffectiveProbe, Handler};
-use pointsman_probe::{Container, Effects, Kind, Outcome, Pace, Start, Sums, Tick, Timing, Verdict};
+use pointsman_probe::{Container, Effects, Floors, Kind, Outcome, Pace, Start, Tick, Timing, Verdict};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -25,26 +24,8 @@ pub struct Sim {
 
 /// The timing of a probe as the API carries it.
 pub fn timing(probe: &Value) -> Timing {
-    let floors = pointsman_probe::Floors::default();
-    let handler = Handler::of(probe).unwrap_or(Handler::HttpGet);
-    let floor = if handler == Handler::Exec {
-        floors.exec
-    } else {
-        floors.network
-    };
-    let sums = EffectiveProbe::of(probe);
-    let count = |field: &str| probe.get(field).and_then(Value::as_i64).unwrap_or(0);
-    Timing::clamped(
-        Sums {
-            initial_delay: sums.initial_delay.0,
-            period: sums.period.0,
-            settled_period: sums.settled_period.0,
-            timeout: sums.timeout.0,
-            success_threshold: count("successThreshold"),
-            failure_threshold: count("failureThreshold"),
-        },
-        floor,
-    )
+    let probe = serde_json::from_value(probe.clone()).expect("a probe");
+    Timing::of(&probe, Floors::default())
 }
 
 pub fn at(millis: u64) -> Tick {

@@ -1,9 +1,9 @@
 //! Who may ask this node for what?
 
 use pointsman_api_client::{Client, Resource};
-use pointsman_objects::value::bool_at;
 use rustls::pki_types::CertificateDer;
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -51,6 +51,19 @@ pub(crate) struct Access {
 struct Remembered {
     allowed: bool,
     until: Instant,
+}
+
+/// An answered SubjectAccessReview.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Review {
+    status: ReviewStatus,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ReviewStatus {
+    allowed: bool,
 }
 
 /// The subresource of nodes that a path is authorized as (the kubelet's table).
@@ -118,10 +131,10 @@ impl Access {
         });
         let reviews = Resource::new("authorization.k8s.io", "v1", "subjectaccessreviews");
         let api = self.client.api(reviews, None);
-        match api.create::<Value>(review.to_string().into_bytes()).await {
-            Ok(answer) => bool_at(&answer, &["status", "allowed"]).unwrap_or(false),
+        match api.create::<Review>(review.to_string().into_bytes()).await {
+            Ok(review) => review.status.allowed,
             Err(error) => {
-                tracing::warn!(user = user.name, %error, "cannot ask who may do what, so nobody may");
+                tracing::warn!(user = user.name, %error, "cannot ask the API server for access, so it is denied");
                 false
             }
         }

@@ -23,6 +23,8 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
+use serde::Serialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -146,7 +148,12 @@ impl Server {
                 let (answer, pods) = oneshot::channel();
                 let _ = self.inputs.send(Input::Ask(Question::Pods { answer }));
                 let items = pods.await.unwrap_or_default();
-                as_json(&json!({ "apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": items }))
+                as_json(&PodList {
+                    api_version: "v1",
+                    kind: "PodList",
+                    metadata: json!({}),
+                    items,
+                })
             }
             ["containerLogs", namespace, pod, container] => {
                 let query = request.uri().query().unwrap_or("");
@@ -190,8 +197,21 @@ fn text(code: StatusCode, message: impl Into<String>) -> Response<Body> {
     typed(code, "text/plain; charset=utf-8", message.into())
 }
 
-fn as_json(value: &Value) -> Response<Body> {
-    typed(StatusCode::OK, "application/json", value.to_string())
+/// Pods as the API sent them.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PodList {
+    api_version: &'static str,
+    kind: &'static str,
+    metadata: Value,
+    items: Vec<Box<RawValue>>,
+}
+
+fn as_json(value: &impl Serialize) -> Response<Body> {
+    match serde_json::to_string(value) {
+        Ok(body) => typed(StatusCode::OK, "application/json", body),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    }
 }
 
 fn typed(code: StatusCode, content_type: &'static str, body: String) -> Response<Body> {

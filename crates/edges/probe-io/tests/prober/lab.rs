@@ -1,4 +1,4 @@
-//! A prober, servers that behave as told, and a look at what is reported.
+//! A prober, servers that behave as scripted, and a look at what is reported.
 
 use pointsman_probe_io::{
     Config, ExecRunner, Floors, Kind, NoExec, Notice, Prober, Reading, Report, Started, Verdict,
@@ -55,6 +55,7 @@ impl Lab {
     pub fn define(&self, uid: &str, mut container: Value) {
         container["name"] = json!("c");
         let pod = json!({"metadata": {"uid": uid, "name": uid, "namespace": "test"}, "spec": {"containers": [container]}});
+        let pod = serde_json::from_value(pod).expect("a pod");
         self.prober.set_pod(self.reading.pod(&pod, Some(IP)));
     }
 
@@ -87,10 +88,10 @@ impl Lab {
         }
     }
 
-    /// Asserts that nothing but these is told for a while.
+    /// Asserts that nothing is reported for a while.
     pub async fn silence(&mut self, length: Duration) {
         let next = tokio::time::timeout(length, self.reports.recv()).await;
-        assert!(next.is_err(), "told {next:?}");
+        assert!(next.is_err(), "reported {next:?}");
     }
 
     /// The sum of a metric over all series whose labels contain `part`.

@@ -72,7 +72,6 @@ impl Layout {
         self.pod(pod).join("etc")
     }
 
-    /// A volume.
     pub fn volume(&self, pod: &PodUid, volume: &VolumeName) -> PathBuf {
         self.pod(pod).join("volumes").join(volume.as_str())
     }

@@ -47,7 +47,6 @@ impl SandboxRecord {
 /// What the agent needs to know of a container, `container.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ContainerRecord {
-    /// Its log.
     pub log: PathBuf,
     /// The labels, as given.
     pub labels: BTreeMap<String, String>,

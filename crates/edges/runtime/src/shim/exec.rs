@@ -23,7 +23,6 @@ const OUTPUT_MAX: usize = 64 << 10;
 /// A command that runs in the container.
 #[derive(Debug)]
 pub struct Exec {
-    /// Its process.
     pub pid: u32,
     /// Who waits for it.
     pub connection: u64,
@@ -47,7 +46,6 @@ pub struct Asked {
     pub timeout_ms: Option<u64>,
     /// Bytes of output to keep.
     pub output_cap: usize,
-    /// Who asks.
     pub connection: u64,
 }
 
@@ -117,7 +115,7 @@ impl Exec {
     /// Reads what there is and keeps it up to the cap. The rest is read too, so that the command can go on.
     pub fn read(&mut self) {
         let mut buffer = [0; 8 << 10];
-        // Not for ever: other work waits too.
+        // Not without end: other work waits too.
         for _ in 0..16 {
             let Some(pipe) = &mut self.pipe else {
                 return;

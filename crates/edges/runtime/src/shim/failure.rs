@@ -10,7 +10,6 @@ use crate::StartFailure;
 pub struct Failure {
     /// What was wrong.
     pub reason: StartFailure,
-    /// In words.
     pub message: String,
 }
 

@@ -18,9 +18,7 @@ pub const PIECE: usize = 16 << 10;
 /// Which of the two outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
-    /// Standard output.
     Stdout,
-    /// Standard error.
     Stderr,
 }
 

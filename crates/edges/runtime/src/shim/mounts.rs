@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 /// A mount of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostMount {
-    /// Where.
     pub point: PathBuf,
     /// Its kind of file system.
     pub kind: String,
@@ -62,7 +61,6 @@ pub fn plan(mounts: &[HostMount], hidden: &Path) -> Vec<Share> {
 }
 
 impl Share {
-    /// Where.
     pub fn point(&self) -> &Path {
         match self {
             Self::Layer(point) | Self::ReadOnly(point) => point,

@@ -111,7 +111,6 @@ pub enum Report {
     Failed {
         /// What was wrong.
         reason: StartFailure,
-        /// In words.
         message: String,
     },
 }
@@ -156,7 +155,6 @@ pub enum Reply {
     NotRunning,
     /// The command has ended; its output follows.
     Exec {
-        /// How.
         end: ExecEnd,
         /// Whether more was written than kept.
         truncated: bool,
@@ -167,7 +165,6 @@ pub enum Reply {
     CannotStart {
         /// What was wrong.
         reason: StartFailure,
-        /// In words.
         message: String,
     },
 }

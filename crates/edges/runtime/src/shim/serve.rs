@@ -32,7 +32,6 @@ const CONNECTIONS_MAX: usize = 512;
 pub struct Parts {
     /// What was started.
     pub launch: Launch,
-    /// Who runs.
     pub running: Running,
     /// The container's directory.
     pub records: File,
@@ -72,7 +71,6 @@ impl Output {
 /// A shim whose program runs.
 #[derive(Debug)]
 pub struct Shim {
-    /// Who runs.
     pub running: Running,
     parts: Parts,
     connections: Vec<Connection>,
