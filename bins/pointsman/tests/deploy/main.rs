@@ -1,5 +1,7 @@
 //! Can an operator apply what `deploy/` holds, and does the program accept the arguments in it?
 
+mod rights;
+
 use pointsman_harness::Server;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
