@@ -2,6 +2,11 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 CARGO ?= cargo
+# rust-toolchain.toml pins a version. Where rustup has it under another name only, such as `stable`, and may
+# not download, the default toolchain is taken.
+ifeq ($(shell rustc --version 2>/dev/null),)
+export RUSTUP_TOOLCHAIN := $(shell rustup toolchain list 2>/dev/null | awk '/default/ {print $$1; exit}')
+endif
 BENCH = $(CARGO) bench --locked -p pointsman-benches --bench
 # A version that the pinned toolchain can build.
 NEXTEST := 0.9.143
