@@ -8,17 +8,13 @@ use std::fmt::Write;
 /// What a number counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Things.
     Count,
     /// Things per second.
     PerSecond,
-    /// Milliseconds.
     Millis,
-    /// CPU seconds.
     CpuSeconds,
     /// Bytes, shown as megabytes.
     Megabytes,
-    /// A ratio.
     Times,
 }
 
@@ -97,7 +93,6 @@ struct Row {
     unit: Unit,
     bound: Option<Bound>,
     section: usize,
-    /// By engine.
     values: Vec<Option<f64>>,
 }
 
@@ -200,7 +195,6 @@ impl Report {
         }
     }
 
-    /// For programs.
     pub fn json(&self) -> Value {
         let machine = &self.machine;
         let engines: Map<String, Value> = self
@@ -228,7 +222,6 @@ impl Report {
         })
     }
 
-    /// For people.
     pub fn markdown(&self) -> String {
         let machine = &self.machine;
         let mut out = format!(

@@ -72,7 +72,6 @@ pub struct Usages {
     pub server: Usage,
     /// `etcd`, where there is one.
     pub etcd: Option<Usage>,
-    /// This process.
     pub client: Usage,
 }
 

@@ -19,7 +19,6 @@ use tokio::task::JoinSet;
 enum Load {
     /// Renew a Lease on the condition that it is still the version of the last answer.
     Renew,
-    /// Create ConfigMaps.
     Create,
 }
 

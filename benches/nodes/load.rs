@@ -12,7 +12,6 @@ use tokio::time::Instant;
 /// Requests under way at the same time.
 const SENDERS: usize = 32;
 
-/// The nodes.
 #[derive(Clone)]
 pub struct Load {
     client: Client,

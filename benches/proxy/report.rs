@@ -195,7 +195,6 @@ pub fn machine() -> String {
     )
 }
 
-/// All tables.
 pub fn markdown(results: &Results) -> String {
     let mut out = format!("{}\n", results.machine);
     for mode in Mode::ALL {

@@ -32,7 +32,6 @@ impl Latencies {
     }
 }
 
-/// Sorted durations.
 pub struct Quantiles {
     micros: Vec<u32>,
 }

@@ -13,11 +13,9 @@ use tokio::process::{Child, Command};
 /// A running `pointsman apiserver` on the disk of the repository; killed when dropped.
 pub struct Server {
     home: TempDir,
-    /// The server.
     pub process: Child,
     /// Where it listens.
     pub address: String,
-    /// The administrator's.
     pub client: Client,
 }
 

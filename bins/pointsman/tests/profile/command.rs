@@ -50,7 +50,6 @@ pub async fn condition(cluster: &Cluster, owner: &str, kind: &str) -> (String, S
     (text("status"), text("reason"))
 }
 
-/// All conditions.
 pub async fn conditions(cluster: &Cluster) -> Vec<Value> {
     let object: Value = cluster
         .client

@@ -28,7 +28,6 @@ pub enum Answer {
 /// The addresses of the backends, which share a namespace. Each answers with its own address.
 const BACKENDS: [&str; 4] = ["10.0.1.5", "10.0.1.6", "fd00:1::5", "fd00:1::6"];
 
-/// The namespaces.
 pub struct Network {
     pub node: Namespace,
     client: Namespace,

@@ -31,7 +31,6 @@ pub struct Record {
     pub controllers: Option<SocketAddr>,
     /// The page, if there is one.
     pub page: Option<String>,
-    /// The nodes.
     pub nodes: Vec<NodeRecord>,
     /// Whether everything served once.
     pub ready: bool,
@@ -53,7 +52,6 @@ pub struct NodeRecord {
     pub name: String,
     /// Its network namespace.
     pub namespace: String,
-    /// Its address.
     pub address: std::net::Ipv4Addr,
 }
 
@@ -112,7 +110,6 @@ impl Claim {
 /// What is known about a cluster, and whether it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// It runs.
     Running(Record),
     /// It ended without a word, and left things behind.
     Dead(Record),

@@ -21,7 +21,6 @@ pub struct Removed {
     pub processes: usize,
     /// Pods with everything they had.
     pub pods: usize,
-    /// Network namespaces.
     pub namespaces: usize,
     /// Links of the host.
     pub links: usize,

@@ -36,7 +36,6 @@ pub struct Sample {
     pub sent: i64,
     /// How long it took, in microseconds.
     pub took: u64,
-    /// Who answered.
     pub host: Option<String>,
     /// Why nobody did.
     pub failed: Option<String>,
@@ -107,7 +106,6 @@ impl Tally {
 pub enum Outcome {
     /// A good answer.
     Answered {
-        /// Who answered.
         host: String,
         /// How long it took.
         took: Duration,

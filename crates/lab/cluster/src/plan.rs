@@ -43,7 +43,6 @@ pub struct NodePlan {
     pub name: String,
     /// The network namespace it lives in.
     pub namespace: String,
-    /// Its address.
     pub address: Ipv4Addr,
     /// The link in the fabric that leads to it.
     pub port: String,
@@ -73,7 +72,6 @@ impl Block {
         (number < BLOCKS).then_some(Self(number))
     }
 
-    /// Its number.
     pub fn number(self) -> u8 {
         self.0
     }

@@ -8,7 +8,6 @@ use std::time::Instant;
 /// For whom output is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Output {
-    /// For people.
     #[default]
     Text,
     /// For scripts: one JSON object per line.

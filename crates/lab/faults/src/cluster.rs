@@ -90,7 +90,6 @@ pub struct Cluster {
     pub record: Record,
     /// May do everything.
     pub client: Client,
-    /// Its disk.
     pub home: Home,
     /// The program that is tried.
     pub program: PathBuf,

@@ -30,7 +30,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Which runs.
 pub struct Config {
     /// How many seeds.
     pub seeds: u64,

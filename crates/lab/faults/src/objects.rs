@@ -19,7 +19,6 @@ pub const NAMESPACE: &str = "default";
 pub const NUMBER: &str = "faults.pointsman.io/number";
 /// The label of what runs make besides.
 pub const LABEL: &str = "faults.pointsman.io/made";
-/// ConfigMaps.
 pub const CONFIG_MAPS: Resource = Resource::core("configmaps");
 
 /// The slices of a Service.
@@ -33,12 +32,10 @@ pub struct Slices {
     pub listed: BTreeSet<String>,
 }
 
-/// A pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
     /// Its name, which is also its host name.
     pub name: String,
-    /// Its identity.
     pub uid: String,
     /// Its address, once it has one.
     pub address: Option<IpAddr>,

@@ -34,7 +34,6 @@ pub struct Sighting {
 /// What the slices of one version listed, as a watch told it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
-    /// The version.
     pub version: u64,
     /// Pods that might get requests; unknown where the watch had a gap.
     pub listed: Option<BTreeSet<String>>,
@@ -43,7 +42,6 @@ pub struct Told {
 /// A node said how far its kernel is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// Which node.
     pub node: String,
     /// When it was heard.
     pub heard: Micros,
@@ -54,20 +52,15 @@ pub struct Mark {
 /// A time in which requests may be lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Why.
     pub cause: String,
-    /// Its beginning.
     pub from: Micros,
-    /// Its end.
     pub until: Micros,
 }
 
 /// Everything that was recorded of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Recorded {
-    /// All nodes.
     pub nodes: BTreeSet<String>,
-    /// All requests.
     pub requests: Vec<Request>,
     /// In order of time.
     pub sightings: Vec<Sighting>,
@@ -84,7 +77,6 @@ pub struct Recorded {
 /// What the oracle says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// All requests.
     pub sent: u64,
     /// Lost while a fault was in force, or a while later.
     pub lost_during: u64,

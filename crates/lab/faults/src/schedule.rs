@@ -63,7 +63,6 @@ pub enum Fault {
 pub enum Process {
     /// The API server.
     ApiServer,
-    /// The controllers.
     Controllers,
     /// The SLI collector with the shutdown gate.
     Collector,

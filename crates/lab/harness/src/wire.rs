@@ -18,9 +18,7 @@ pub struct Http {
 pub struct Answer {
     /// The HTTP status code.
     pub code: u16,
-    /// The headers.
     pub headers: HeaderMap,
-    /// The body.
     pub text: String,
 }
 
@@ -218,7 +216,6 @@ pub struct Watch {
 pub struct Event {
     /// `ADDED` and so on.
     pub kind: String,
-    /// The object.
     pub object: Value,
 }
 

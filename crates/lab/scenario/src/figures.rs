@@ -140,7 +140,6 @@ impl Figures {
         found
     }
 
-    /// For scripts.
     pub fn json(&self, bounds: Bounds) -> Value {
         let widths = self.samples(None).filter(|it| it.truth.is_some());
         json!({

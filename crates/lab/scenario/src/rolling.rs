@@ -105,7 +105,6 @@ impl Outcome {
         Vec::new()
     }
 
-    /// For scripts.
     pub fn json(&self) -> Value {
         json!({
             "gate": if self.load.gate == Gate::On { "on" } else { "off" },

@@ -5,11 +5,9 @@
 /// How many changes of each kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Counts {
-    /// Readiness flips.
     pub flips: usize,
     /// Services that are created, changed and deleted.
     pub lives: usize,
-    /// Rolling updates.
     pub rolls: usize,
     /// Scale-ups from nothing.
     pub scale_ups: usize,

@@ -14,9 +14,7 @@ use crate::cluster::{Cluster, Family, parse_fate, parse_packet};
 /// Which backend runs the cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// iptables.
     Iptables,
-    /// nftables.
     Nftables,
 }
 
@@ -36,7 +34,6 @@ pub struct Case<'a> {
     pub name: &'a str,
     /// The family of all addresses.
     pub family: CaseFamily,
-    /// The cluster.
     pub cluster: &'a str,
     /// The flows, one on each line.
     pub flows: &'a str,
@@ -100,7 +97,6 @@ pub fn check<A: Family, W: Walk<A>>(
         .collect()
 }
 
-/// The table.
 pub const CASES: &[Case<'static>] = &[
     Case {
         name: "a cluster address sends pods to every ready endpoint and masquerades outsiders",

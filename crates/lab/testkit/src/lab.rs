@@ -66,7 +66,6 @@ pub enum Answer {
     From(SocketAddr, IpAddr),
     /// The port was said to be closed.
     Refused,
-    /// Nothing came.
     Silence,
 }
 
@@ -77,7 +76,6 @@ enum Choice {
     Sticky,
 }
 
-/// The network.
 #[derive(Debug)]
 pub struct Lab {
     node: Namespace,

@@ -91,7 +91,6 @@ pub async fn cluster_address(client: &Client) -> anyhow::Result<IpAddr> {
 pub struct Pod {
     /// Its name, which is also its host name.
     pub name: String,
-    /// Its node.
     pub node: String,
     /// Its address, once it has one.
     pub address: Option<IpAddr>,

@@ -25,7 +25,6 @@ pub const ALL: &[Scene] = &[
     Scene::Profile,
 ];
 
-/// One scene.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scene {
     /// Nothing happens, for comparison.

@@ -46,7 +46,6 @@ impl Summary {
         line
     }
 
-    /// For people.
     pub fn render(&self) -> String {
         let mut text = format!(
             "{:<20} {:>9} {:>5} {:>9}  {:>22}  seen\n",
@@ -72,7 +71,6 @@ impl Summary {
         text
     }
 
-    /// For scripts.
     pub fn to_json(&self) -> Value {
         let row = |row: &Row| {
             json!({

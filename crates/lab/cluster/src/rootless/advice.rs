@@ -14,7 +14,6 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Reads them.
     pub fn read() -> Self {
         let read = |path: &str| {
             let text = std::fs::read_to_string(format!("/proc/sys/{path}")).ok()?;
