@@ -1,11 +1,11 @@
 //! Durations on the command line, in Go's form.
 
-use pointsman_api_server::http::query::go_duration;
+use pointsman_model::duration;
 use std::time::Duration;
 
 /// Reads `1h0m0s`, `90s`, `1m30s` or `500ms`, as upstream's flags do.
 pub fn parse(text: &str) -> Result<Duration, String> {
-    go_duration(text).ok_or_else(|| format!("{text:?} is not a duration such as 1h0m0s, 90s or 500ms"))
+    duration::parse(text).ok_or_else(|| format!("{text:?} is not a duration such as 1h0m0s, 90s or 500ms"))
 }
 
 #[cfg(test)]

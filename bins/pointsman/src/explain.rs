@@ -32,7 +32,7 @@ pub struct Flags {
     /// The proxy's KubeProxyConfiguration file, if it has one.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The ranges of the cluster's pods, as the proxy is told.
+    /// The ranges of the cluster's pods, as the proxy is configured.
     #[arg(long, value_name = "CIDR[,CIDR]")]
     cluster_cidr: Option<String>,
     /// How the proxy tells pods from other clients.

@@ -1,6 +1,7 @@
 //! One program for the whole path from a pod's health to every node's rules.
 
 mod apiserver;
+mod config_file;
 mod controllers;
 mod duration;
 mod explain;

@@ -3,6 +3,7 @@
 mod file;
 mod probe_only;
 
+use crate::config_file::{self, Kind};
 use crate::{duration, stop_signal};
 use anyhow::{Context, bail};
 use base64::Engine;
@@ -166,14 +167,8 @@ async fn run_probe_only(flags: Flags) -> anyhow::Result<()> {
     let config = pointsman_probe_only::Config {
         source: Source::from_flag(flags.kubeconfig),
         node_name: node_name(flags.node_name)?,
-        probes: ProbeConfig {
-            policy: flags.sub_second_probes,
-            ..ProbeConfig::default()
-        },
-        reading: Reading {
-            sub_second: gates.enabled(Feature::SubSecondProbes),
-            ..Reading::default()
-        },
+        probes: probes(flags.sub_second_probes),
+        reading: reading(&gates),
     };
     probe_only::run(config, listen).await
 }
@@ -190,85 +185,45 @@ fn node_name(given: Option<String>) -> anyhow::Result<String> {
 
 /// Flags, then the file, then defaults.
 async fn resolve(flags: Flags) -> anyhow::Result<Config> {
-    let (file, unread) = match &flags.config {
-        Some(path) => File::read(path)?,
-        None => (File::default(), Vec::new()),
-    };
-    if !unread.is_empty() {
-        tracing::warn!(
-            fields = unread.join(", "),
-            "fields of --config that have no effect here"
-        );
-    }
+    let file: File = config_file::read(flags.config.as_deref())?;
     let gates = gates(flags.feature_gates.as_deref(), &file)?;
-    let source = Source::from_flag(flags.kubeconfig.clone());
-    let name = node_name(flags.node_name)?;
-    let addresses = if flags.node_ip.is_empty() {
-        vec![own_address(flags.kubeconfig.as_deref()).await?]
-    } else {
-        flags.node_ip
-    };
-    let families = |v4: bool| addresses.iter().filter(|ip| ip.is_ipv4() == v4).count();
-    if families(true) > 1 || families(false) > 1 {
-        bail!("--node-ip takes one address of each family");
-    }
+    let kubeconfig = flags.kubeconfig.as_deref();
+    let addresses = addresses(flags.node_ip, kubeconfig).await?;
     let port = flags.port.or(file.port).unwrap_or(10250);
     let own = file.address.as_deref().map(str::parse).transpose();
     let own = own.context("address of --config")?;
-    let serving = flags.address.or(own).unwrap_or(IpAddr::from([0, 0, 0, 0]));
-    let ca = flags
-        .client_ca_file
-        .or(file.authentication.x509.client_ca_file.clone());
-    let client_ca = match (ca, &flags.kubeconfig) {
-        (Some(path), _) => std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?,
-        (None, Some(path)) => authority(path)?,
-        (None, None) if port == 0 => Vec::new(),
-        (None, None) => bail!("--client-ca-file is needed without a kubeconfig"),
-    };
-    let update = flags
-        .node_status_update_frequency
-        .or(file.node_status_update_frequency);
+    let serving = SocketAddr::new(flags.address.or(own).unwrap_or(IpAddr::from([0, 0, 0, 0])), port);
+    let client_ca = flags.client_ca_file.or(file.authentication.x509.client_ca_file);
     let report = flags
         .node_status_report_frequency
         .or(file.node_status_report_frequency);
+    let update = flags
+        .node_status_update_frequency
+        .or(file.node_status_update_frequency);
     let lease = flags
         .node_lease_duration_seconds
         .or(file.node_lease_duration_seconds)
         .unwrap_or(40);
-    let mut taints = file.register_with_taints.clone().unwrap_or_default();
-    if !flags.register_with_taints.is_empty() {
-        taints = flags.register_with_taints;
-    }
-    let max_pods = flags.max_pods.or(file.max_pods).unwrap_or(110);
-    let frequency = Frequency::of(update, report);
-    let pod_ranges = ranges(flags.pod_cidr.or(file.pod_cidr).as_deref())?;
-    let shown = json!({
-        "apiVersion": "kubelet.config.k8s.io/v1beta1",
-        "kind": "KubeletConfiguration",
-        "address": serving,
-        "port": port,
-        "maxPods": max_pods,
-        "nodeStatusUpdateFrequency": format!("{}s", frequency.update.as_secs_f64()),
-        "nodeStatusReportFrequency": format!("{}s", frequency.report.as_secs_f64()),
-        "nodeLeaseDurationSeconds": lease,
-        "featureGates": { "SubSecondProbes": gates.enabled(Feature::SubSecondProbes) },
-    });
-    Ok(Config {
-        source,
+    let taints = match flags.register_with_taints.is_empty() {
+        true => file.register_with_taints.unwrap_or_default(),
+        false => flags.register_with_taints,
+    };
+    let mut config = Config {
+        client_ca: client_authority(client_ca.as_deref(), kubeconfig, port)?,
+        source: Source::from_flag(flags.kubeconfig),
         identity: Identity {
-            name,
+            name: node_name(flags.node_name)?,
             addresses,
             port,
             labels: flags.node_labels.into_iter().collect::<BTreeMap<_, _>>(),
             taints,
-            max_pods,
+            max_pods: flags.max_pods.or(file.max_pods).unwrap_or(110),
             version: VERSION.into(),
         },
         root_dir: flags.root_dir,
-        listen: (port != 0).then(|| SocketAddr::new(serving, port)),
-        client_ca,
-        pod_ranges,
-        frequency,
+        listen: (port != 0).then_some(serving),
+        pod_ranges: ranges(flags.pod_cidr.or(file.pod_cidr).as_deref())?,
+        frequency: Frequency::of(update, report),
         own_report_period: report,
         lease_duration: Duration::from_secs(lease.max(1).into()),
         refresh: file.sync_frequency.unwrap_or(Duration::from_secs(60)),
@@ -277,16 +232,63 @@ async fn resolve(flags: Flags) -> anyhow::Result<Config> {
             bound: flags.gate_bound,
         }),
         routes: flags.manage_routes,
-        probes: ProbeConfig {
-            policy: flags.sub_second_probes,
-            ..ProbeConfig::default()
-        },
-        reading: Reading {
-            sub_second: gates.enabled(Feature::SubSecondProbes),
-            ..Reading::default()
-        },
-        shown,
+        probes: probes(flags.sub_second_probes),
+        reading: reading(&gates),
+        shown: Value::Null,
+    };
+    config.shown = shown(&config, serving);
+    Ok(config)
+}
+
+/// The configuration as a KubeletConfiguration, as `/configz` shows it.
+fn shown(config: &Config, serving: SocketAddr) -> Value {
+    json!({
+        "apiVersion": File::API_VERSION,
+        "kind": File::KIND,
+        "address": serving.ip(),
+        "port": serving.port(),
+        "maxPods": config.identity.max_pods,
+        "nodeStatusUpdateFrequency": format!("{}s", config.frequency.update.as_secs_f64()),
+        "nodeStatusReportFrequency": format!("{}s", config.frequency.report.as_secs_f64()),
+        "nodeLeaseDurationSeconds": config.lease_duration.as_secs(),
+        "featureGates": { "SubSecondProbes": config.reading.sub_second },
     })
+}
+
+fn probes(policy: Policy) -> ProbeConfig {
+    ProbeConfig {
+        policy,
+        ..ProbeConfig::default()
+    }
+}
+
+fn reading(gates: &FeatureGates) -> Reading {
+    Reading {
+        sub_second: gates.enabled(Feature::SubSecondProbes),
+        ..Reading::default()
+    }
+}
+
+/// The addresses that were given, or the one that the kernel would use to reach the API server.
+async fn addresses(given: Vec<IpAddr>, kubeconfig: Option<&Path>) -> anyhow::Result<Vec<IpAddr>> {
+    if given.is_empty() {
+        return Ok(vec![own_address(kubeconfig).await?]);
+    }
+    let (four, six): (Vec<IpAddr>, Vec<IpAddr>) = given.iter().partition(|ip| ip.is_ipv4());
+    if four.len() > 1 || six.len() > 1 {
+        bail!("--node-ip takes one address of each family");
+    }
+    Ok(given)
+}
+
+/// The authority whose client certificates the agent's server accepts.
+fn client_authority(file: Option<&Path>, kubeconfig: Option<&Path>, port: u16) -> anyhow::Result<Vec<u8>> {
+    match (file, kubeconfig) {
+        (Some(path), _) => std::fs::read(path).with_context(|| format!("reading {}", path.display())),
+        (None, Some(path)) => authority(path),
+        (None, None) if port == 0 => Ok(Vec::new()),
+        (None, None) => bail!("--client-ca-file is needed without a kubeconfig"),
+    }
 }
 
 /// The kubelet's file lists gates of every kind; only those that we know count.

@@ -3,7 +3,7 @@
 mod config;
 mod file;
 
-use crate::{duration, stop_signal};
+use crate::{config_file, duration, stop_signal};
 use anyhow::Context;
 use clap::{ArgAction, Args, ValueEnum};
 use file::File;
@@ -13,7 +13,7 @@ use pointsman_proxy::{Config, Mode, clean_up, clean_up_own, run as run_proxy};
 use pointsman_telemetry::Registry;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -129,7 +129,7 @@ struct ConntrackFlags {
     conntrack_tcp_be_liberal: Option<bool>,
 }
 
-/// Flags that may stand in a DaemonSet and have no effect here; each use is told in the log. Those of the second
+/// Flags that may stand in a DaemonSet and have no effect here; each use is logged. Those of the second
 /// list may stand without a value.
 macro_rules! ignored {
     ([$($flag:ident)*] [$($switch:ident)*]) => {
@@ -207,7 +207,7 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         return Ok(());
     }
     flags.ignored.warn();
-    let file = read_file(flags.config.as_deref())?;
+    let file: File = config_file::read(flags.config.as_deref())?;
     if let Some(score) = file.oom_score_adj.or(flags.oom_score_adj)
         && let Err(error) = std::fs::write("/proc/self/oom_score_adj", score.to_string())
     {
@@ -248,17 +248,6 @@ fn initialise(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn read_file(path: Option<&Path>) -> anyhow::Result<File> {
-    let Some(path) = path else {
-        return Ok(File::default());
-    };
-    let (file, unread) = File::read(path)?;
-    for field in unread {
-        tracing::warn!(field, "this field of the configuration file has no effect here");
-    }
-    Ok(file)
-}
-
 /// What `pointsman explain` knows about a proxy.
 pub struct ExplainFlags {
     pub kubeconfig: Option<PathBuf>,
@@ -270,7 +259,7 @@ pub struct ExplainFlags {
 
 /// The configuration a proxy with these flags and this file would have.
 pub fn config_for_explain(file: Option<PathBuf>, flags: ExplainFlags) -> anyhow::Result<Config> {
-    let mut file = read_file(file.as_deref())?;
+    let mut file: File = config_file::read(file.as_deref())?;
     if flags.kubeconfig.is_some() {
         file.client_connection.kubeconfig = None;
     }

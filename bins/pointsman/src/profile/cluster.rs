@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 
 const NAME: &str = "cluster";
 const POLL: Duration = Duration::from_millis(500);
-/// How long conditions may still speak of an earlier wish.
+/// How long conditions may still be about an earlier request.
 const STALE: Duration = Duration::from_secs(15);
-/// Counts attempts at the same wish.
+/// Counts attempts at the same profile.
 const ATTEMPT: &str = "pointsman.io/worker-latency-profile-attempt";
 
-/// Writes the wish, then follows what becomes of it.
+/// Asks for the profile, then follows its rollout.
 pub(super) async fn apply(flags: &ApplyFlags) -> anyhow::Result<()> {
     let catalog = Catalog::standard();
     let profile = catalog.find(&flags.profile)?;
@@ -43,39 +43,39 @@ pub(super) async fn apply(flags: &ApplyFlags) -> anyhow::Result<()> {
         .iter()
         .any(|it| it.kind == "Degraded" && it.status == "True");
     if let Some(spec) = spec.filter(|spec| degraded && spec.profile == profile.name) {
-        // The same wish again is a new attempt.
+        // Asking for the same again is a new attempt.
         let attempt = (spec.generation >> 32) + 1;
         annotations.insert(ATTEMPT.into(), attempt.to_string().into());
     }
     let api = client.api(CONFIG_NODES, None);
-    let wish = json!({
+    let wanted = json!({
         "metadata": { "annotations": annotations },
         "spec": { "workerLatencyProfile": profile.name },
     });
     let patched = api
-        .patch::<IgnoredAny>(NAME, Patch::Merge(wish.to_string().into_bytes()))
+        .patch::<IgnoredAny>(NAME, Patch::Merge(wanted.to_string().into_bytes()))
         .await;
     match patched {
         Ok(_) => {}
-        Err(ApiError::NotFound(_)) => create(&client, wish).await?,
+        Err(ApiError::NotFound(_)) => create(&client, wanted).await?,
         Err(error) => return Err(error).context("cannot write nodes.config.openshift.io/cluster"),
     }
-    print(&format!("{} is wanted\n", profile.name))?;
+    print(&format!("{} is requested\n", profile.name))?;
     if flags.no_wait {
         return Ok(());
     }
     follow(&client, Some(flags.timeout)).await
 }
 
-async fn create(client: &Client, mut wish: Value) -> anyhow::Result<()> {
-    wish["apiVersion"] = json!("config.openshift.io/v1");
-    wish["kind"] = json!("Node");
-    wish["metadata"]["name"] = json!(NAME);
-    if let Some(annotations) = wish["metadata"]["annotations"].as_object_mut() {
+async fn create(client: &Client, mut wanted: Value) -> anyhow::Result<()> {
+    wanted["apiVersion"] = json!("config.openshift.io/v1");
+    wanted["kind"] = json!("Node");
+    wanted["metadata"]["name"] = json!(NAME);
+    if let Some(annotations) = wanted["metadata"]["annotations"].as_object_mut() {
         annotations.retain(|_, value| !value.is_null());
     }
     let api = client.api(CONFIG_NODES, None);
-    match api.create::<IgnoredAny>(wish.to_string().into_bytes()).await {
+    match api.create::<IgnoredAny>(wanted.to_string().into_bytes()).await {
         Ok(_) => Ok(()),
         Err(ApiError::NotFound(_)) => bail!(
             "this API server has no nodes.config.openshift.io; for a kubeadm control plane use --kubeadm-dir"
@@ -132,7 +132,7 @@ async fn look(client: &Client) -> Result<(Option<Spec>, Vec<Stored>), DriverErro
     Ok((spec, posted.conditions))
 }
 
-/// Prints every change until the wish is fulfilled or cannot be.
+/// Prints every change until the profile is in force or cannot be.
 async fn follow(client: &Client, timeout: Option<Duration>) -> anyhow::Result<()> {
     let started = Instant::now();
     let deadline = timeout.map(|timeout| started + timeout);
@@ -173,7 +173,7 @@ async fn follow(client: &Client, timeout: Option<Duration>) -> anyhow::Result<()
     }
 }
 
-/// Every owner has finished, and speaks of this wish.
+/// Every owner has finished, with this profile.
 fn is_settled(spec: &Spec, conditions: &[Stored]) -> bool {
     let is = |owner: Owner, kind: &str, status: &str| {
         let mut all = conditions
@@ -186,7 +186,7 @@ fn is_settled(spec: &Spec, conditions: &[Stored]) -> bool {
         .all(|owner| is(owner, "Complete", "True") && is(owner, "Progressing", "False"))
 }
 
-/// An owner that gave up on this wish, once Default is back; or one that cannot even begin.
+/// An owner that gave up on this profile, once Default is back; or one that cannot even begin.
 async fn degraded<'a>(
     client: &Client,
     spec: &Spec,
@@ -205,7 +205,7 @@ async fn degraded<'a>(
         failure.generation == spec.generation && failure.owner.name() == degraded.owner
     });
     if !failed {
-        // What was said before this wish is soon corrected.
+        // What was said before this request is soon corrected.
         return Ok(Some(degraded).filter(|_| started.elapsed() > STALE));
     }
     let wanted = Wanted::everywhere(DEFAULT);

@@ -77,14 +77,14 @@ impl Optional {
 
 impl Files {
     fn open(&self, profile: &str) -> anyhow::Result<Directories> {
-        // Each run is a wish of its own, so that a failure of an earlier one does not count.
+        // Each run is a request of its own, so that a failure of an earlier one does not count.
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let spec = Spec {
             generation: since.map_or(0, |since| since.as_millis() as i64),
             profile: profile.to_owned(),
             ..Spec::default()
         };
-        let files = Directories::open(&self.root, &self.kubelets, spec, told)
+        let files = Directories::open(&self.root, &self.kubelets, spec, print_notice)
             .context("cannot work on the files of this control plane")?;
         Ok(match &self.observe {
             Some(root) => files.observing(root),
@@ -166,8 +166,13 @@ pub async fn check(files: &Files) -> anyhow::Result<()> {
 
 /// Puts the originals back.
 pub fn restore(flags: &Flags) -> anyhow::Result<()> {
-    let directories = Directories::open(&flags.kubeadm_dir, &flags.kubelet_configs, Spec::default(), told)
-        .context("cannot work on the files of this control plane")?;
+    let directories = Directories::open(
+        &flags.kubeadm_dir,
+        &flags.kubelet_configs,
+        Spec::default(),
+        print_notice,
+    )
+    .context("cannot work on the files of this control plane")?;
     let restored = directories.restore()?;
     if restored.is_empty() {
         return print("nothing was changed, so there is nothing to restore\n");
@@ -180,7 +185,7 @@ fn show(path: &Path) -> String {
     path.display().to_string()
 }
 
-fn told(notice: &Notice) {
+fn print_notice(notice: &Notice) {
     let word = if notice.warning { "warning: " } else { "" };
     // Whoever reads the output may be gone; the rollout goes on.
     let _ = print(&format!("{word}{}\n", notice.message));

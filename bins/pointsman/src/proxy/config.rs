@@ -1,6 +1,6 @@
 //! What do flags and file say together?
 
-use super::file::{self, File};
+use super::file::{self, File, Writing};
 use super::{ConntrackFlags, Fallback, Flags, ModeFlag};
 use crate::duration;
 use anyhow::{Context, bail};
@@ -8,50 +8,32 @@ use pointsman_api_client::Source;
 use pointsman_dataplane::settings::NodePortRanges;
 use pointsman_dataplane::{InterfaceName, MasqueradeMark};
 use pointsman_kernel::sysctl;
+use pointsman_model::duration::go;
 use pointsman_proxy::{Config, LocalMode, Mode};
 use serde_json::{Value, json};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-/// What the file and the flags say together.
+/// What the file and the flags say together; the file wins but for the node's name, as in kube-proxy.
 pub(super) fn resolve(flags: Flags, file: File) -> anyhow::Result<Config> {
     for gate in file.feature_gates.iter().flatten() {
         tracing::warn!(gate = gate.0, "this feature gate has no effect here");
     }
-    let mode = match file.mode.as_deref() {
-        None => flags.proxy_mode.unwrap_or(ModeFlag::Iptables),
-        Some("iptables") => ModeFlag::Iptables,
-        Some("nftables") => ModeFlag::Nftables,
-        Some(other) => bail!("mode {other:?} is neither iptables nor nftables"),
+    let mode = mode(file.mode.as_deref(), flags.proxy_mode)?;
+    let Writing {
+        masquerade_all,
+        masquerade_bit,
+        min_sync_period,
+        sync_period,
+    } = match mode {
+        Mode::Iptables => file.iptables.writing,
+        Mode::Nftables => file.nftables,
     };
-    let mode = match mode {
-        ModeFlag::Iptables => Mode::Iptables,
-        ModeFlag::Nftables => Mode::Nftables,
-    };
-    let (all, bit, least, period) = match mode {
-        Mode::Iptables => (
-            file.iptables.masquerade_all,
-            file.iptables.masquerade_bit,
-            file.iptables.min_sync_period,
-            file.iptables.sync_period,
-        ),
-        Mode::Nftables => (
-            file.nftables.masquerade_all,
-            file.nftables.masquerade_bit,
-            file.nftables.min_sync_period,
-            file.nftables.sync_period,
-        ),
-    };
-    let bit = bit.or(flags.iptables_masquerade_bit).unwrap_or(14);
-    let sync_period = time(period)?
-        .or(flags.iptables_sync_period)
-        .unwrap_or(Duration::from_secs(30));
-    let min_sync_period = time(least)?
-        .or(flags.iptables_min_sync_period)
-        .unwrap_or_default();
-    if sync_period.is_zero() || min_sync_period > sync_period {
-        bail!("the sync period must be greater than zero and not less than the least one");
-    }
+    let (min_sync_period, sync_period) = sync_periods(
+        time(min_sync_period)?.or(flags.iptables_min_sync_period),
+        time(sync_period)?.or(flags.iptables_sync_period),
+    )?;
+    let bit = masquerade_bit.or(flags.iptables_masquerade_bit).unwrap_or(14);
     let node_ports = NodePortRanges {
         entries: file
             .node_port_addresses
@@ -69,6 +51,8 @@ pub(super) fn resolve(flags: Flags, file: File) -> anyhow::Result<Config> {
     )?;
     let healthz = file.healthz_bind_address.or(flags.healthz_bind_address);
     let metrics = file.metrics_bind_address.or(flags.metrics_bind_address);
+    let localhost_node_ports = file.iptables.localhost_node_ports;
+    let bind_or_fail = file.bind_address_hard_fail.or(flags.bind_address_hard_fail);
     let mut config = Config {
         source: Source::from_flag(file.client_connection.kubeconfig.or(flags.kubeconfig)),
         node: node_name(flags.hostname_override.or(file.hostname_override))?,
@@ -76,26 +60,41 @@ pub(super) fn resolve(flags: Flags, file: File) -> anyhow::Result<Config> {
         min_sync_period,
         sync_period,
         masquerade: MasqueradeMark::from_bit(bit).context("the masquerade bit must be at most 31")?,
-        masquerade_all: all.or(flags.masquerade_all).unwrap_or(false),
+        masquerade_all: masquerade_all.or(flags.masquerade_all).unwrap_or(false),
         local,
         node_ports,
-        localhost_node_ports: file
-            .iptables
-            .localhost_node_ports
+        localhost_node_ports: localhost_node_ports
             .or(flags.iptables_localhost_nodeports)
             .unwrap_or(true),
         node_ip: node_ip(file.bind_address.or(flags.bind_address).as_deref())?,
         healthz: address(healthz.as_deref(), "0.0.0.0:10256", 10256)?,
         metrics: address(metrics.as_deref(), "127.0.0.1:10249", 10249)?,
-        bind_or_fail: file
-            .bind_address_hard_fail
-            .or(flags.bind_address_hard_fail)
-            .unwrap_or(false),
+        bind_or_fail: bind_or_fail.unwrap_or(false),
         fall_back_to_iptables: flags.nftables_fallback == Some(Fallback::Iptables),
         shown: Value::Null,
     };
     config.shown = shown(&config);
     Ok(config)
+}
+
+fn mode(file: Option<&str>, flag: Option<ModeFlag>) -> anyhow::Result<Mode> {
+    Ok(match (file, flag) {
+        (Some("iptables"), _) | (None, None | Some(ModeFlag::Iptables)) => Mode::Iptables,
+        (Some("nftables"), _) | (None, Some(ModeFlag::Nftables)) => Mode::Nftables,
+        (Some(other), _) => bail!("mode {other:?} is neither iptables nor nftables"),
+    })
+}
+
+/// The least and the usual time between two syncs.
+fn sync_periods(least: Option<Duration>, usual: Option<Duration>) -> anyhow::Result<(Duration, Duration)> {
+    let (least, usual) = (
+        least.unwrap_or_default(),
+        usual.unwrap_or(Duration::from_secs(30)),
+    );
+    if usual.is_zero() || least > usual {
+        bail!("the sync period must be greater than zero and not less than the least one");
+    }
+    Ok((least, usual))
 }
 
 /// Connections that are tracked for each core, and the least for all (upstream's numbers).
@@ -133,14 +132,13 @@ pub(super) fn conntrack(flags: &ConntrackFlags, file: &file::Conntrack) -> anyho
     })
 }
 
-/// The configuration as a KubeProxyConfiguration, which a proxy could be started with again.
 /// The settings of connection tracking as the configuration file has them.
 pub(super) fn shown_conntrack(
     flags: &ConntrackFlags,
     file: &file::Conntrack,
     resolved: &sysctl::Conntrack,
 ) -> Value {
-    let timeout = |value: Option<Duration>| go_duration(value.unwrap_or_default());
+    let timeout = |value: Option<Duration>| go(value.unwrap_or_default());
     json!({
         "maxPerCore": file.max_per_core.or(flags.conntrack_max_per_core).unwrap_or(MAX_PER_CORE),
         "min": file.min.or(flags.conntrack_min).unwrap_or(LEAST),
@@ -152,6 +150,7 @@ pub(super) fn shown_conntrack(
     })
 }
 
+/// The configuration as a KubeProxyConfiguration, which a proxy could be started with again.
 fn shown(config: &Config) -> Value {
     let (local, ranges, bridge, prefix) = match &config.local {
         LocalMode::ClusterCidr(ranges) => ("ClusterCIDR", ranges.join(","), String::new(), String::new()),
@@ -173,8 +172,8 @@ fn shown(config: &Config) -> Value {
     let writing = json!({
         "masqueradeAll": config.masquerade_all,
         "masqueradeBit": config.masquerade.get().trailing_zeros(),
-        "minSyncPeriod": go_duration(config.min_sync_period),
-        "syncPeriod": go_duration(config.sync_period),
+        "minSyncPeriod": go(config.min_sync_period),
+        "syncPeriod": go(config.sync_period),
     });
     let mut iptables = writing.clone();
     iptables["localhostNodePorts"] = json!(config.localhost_node_ports);
@@ -195,14 +194,6 @@ fn shown(config: &Config) -> Value {
         "healthzBindAddress": listen(config.healthz),
         "metricsBindAddress": listen(config.metrics),
     })
-}
-
-/// A duration as Go reads it.
-fn go_duration(duration: Duration) -> String {
-    match duration.subsec_millis() {
-        0 => format!("{}s", duration.as_secs()),
-        _ => format!("{}ms", duration.as_millis()),
-    }
 }
 
 fn time(text: Option<String>) -> anyhow::Result<Option<Duration>> {
@@ -334,7 +325,7 @@ mod tests {
         ];
         let config = parse(&arguments, File::default()).unwrap();
         let text = serde_saphyr::to_string(&config.shown).unwrap();
-        let (file, unread) = File::parse(&text).unwrap();
+        let (file, unread) = crate::config_file::parse::<File>(&text).unwrap();
         assert_eq!(unread, Vec::<String>::new());
         let again = parse(&[], file).unwrap();
         assert_eq!(again.shown, config.shown);

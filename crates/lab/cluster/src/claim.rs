@@ -27,7 +27,7 @@ pub struct Record {
     pub kubeconfig: PathBuf,
     /// The API server.
     pub server: String,
-    /// Where the controllers tell their health, if they do.
+    /// Where the controllers serve their health, if they do.
     pub controllers: Option<SocketAddr>,
     /// The page, if there is one.
     pub page: Option<String>,
@@ -59,7 +59,7 @@ pub struct NodeRecord {
 #[derive(Debug)]
 pub struct Claim {
     dir: PathBuf,
-    /// What an earlier run told, if it did not end well.
+    /// What an earlier run recorded, if it did not end well.
     pub earlier: Option<Record>,
     _lock: File,
 }
@@ -111,7 +111,7 @@ impl Claim {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Known {
     Running(Record),
-    /// It ended without a word, and left things behind.
+    /// It died, and left things behind.
     Dead(Record),
     /// Nothing is known about it.
     Unknown,

@@ -35,7 +35,7 @@ pub struct Stage {
     pub kubeconfig: PathBuf,
 }
 
-/// Plays all scenes and tells how they went. The Deployment and the Service stay.
+/// Plays all scenes and reports how they went. The Deployment and the Service stay.
 pub async fn run(stage: Stage, progress: &Progress) -> anyhow::Result<()> {
     progress.note(format_args!(
         "\ndemo: 4 pods behind a Service, {RATE} new connections per second from every node"

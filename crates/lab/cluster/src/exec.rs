@@ -5,9 +5,9 @@ use crate::rootless;
 use anyhow::{Context, bail};
 use pointsman_api_client::{Resource, Source, connect};
 use pointsman_fabric::Netns;
+use pointsman_objects::Pod;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
-use serde_json::Value;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
@@ -39,13 +39,12 @@ pub async fn run(name: &str, target: &str, command: &[OsString]) -> anyhow::Resu
 async fn in_pod(record: &Record, target: &str, program: &OsStr) -> anyhow::Result<Command> {
     let (namespace, pod) = target.split_once('/').unwrap_or(("default", target));
     let client = connect::connect(&Source::Kubeconfig(record.kubeconfig.clone()), "pointsman-exec").await?;
-    let found: Value = client
+    let found: Pod = client
         .api(Resource::PODS, Some(namespace))
         .get(pod)
         .await
         .with_context(|| format!("{target} is no node, and looking for a pod"))?;
-    let uid = found["metadata"]["uid"].as_str().context("the pod has no uid")?;
-    let prefix = format!("pod-{uid}-");
+    let prefix = format!("pod-{}-", found.metadata.uid);
     let name = Netns::names()?.into_iter().find(|name| name.starts_with(&prefix));
     let name = name.with_context(|| format!("pod {target} has no network on this machine (yet)"))?;
     let pid = program_of(&Netns::named(&name)?)?.with_context(|| format!("nothing runs in pod {target}"))?;
@@ -76,7 +75,7 @@ fn enter_all(pid: Pid, program: &OsStr) -> anyhow::Result<Command> {
     unsafe {
         command.pre_exec(move || Ok(move_into_thread_name_spaces(process.as_fd(), spaces)?));
     }
-    // The directory of the caller need not exist there, and the child is told before it enters.
+    // The directory of the caller need not exist there, and the child changes to it before it enters.
     command.current_dir("/");
     Ok(command)
 }

@@ -25,6 +25,7 @@ pub mod plain_http;
 pub mod plan;
 mod pod_routes;
 pub mod progress;
+pub mod rollout;
 pub mod rootless;
 pub mod serve_http;
 pub mod status;

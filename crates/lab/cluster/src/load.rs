@@ -1,15 +1,23 @@
 //! A bounded load: what becomes of a new connection every few milliseconds?
 //!
 //! Every request has a connection of its own, so that each meets the rules of its moment. A line of JSON
-//! tells what became of the requests since the line before; how fast answers come does not change how many
+//! says what became of the requests since the line before; how fast answers come does not change how many
 //! are sent.
 
+use anyhow::Context;
+use pointsman_fabric::Netns;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
 /// What to ask, and how often.
@@ -29,7 +37,7 @@ pub struct Config {
     pub each: bool,
 }
 
-/// What became of one request, as `--each` tells it.
+/// What became of one request, as `--each` writes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
     /// When it was sent, in microseconds since 1970.
@@ -156,6 +164,33 @@ pub async fn run(config: Config, stop: impl Future<Output = anyhow::Result<()>>)
     }
     tracing::info!(answered = total.ok, lost = total.lost(), "that was all");
     Ok(())
+}
+
+/// Starts `pointsman load` of `program` in a network namespace; `take` gets each line of its output, which ends with
+/// the process. It is killed when dropped.
+pub fn spawn<T: DeserializeOwned>(
+    namespace: &str,
+    program: &Path,
+    flags: impl IntoIterator<Item = String>,
+    mut take: impl FnMut(T) + Send + 'static,
+) -> anyhow::Result<(Child, JoinHandle<()>)> {
+    let mut command = Netns::named(namespace)?.command(program);
+    command.args(["load", "--log=warn"]).args(flags);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut process = Command::from(command)
+        .kill_on_drop(true)
+        .spawn()
+        .with_context(|| format!("starting a load in {namespace}"))?;
+    let output = process.stdout.take().context("a load has an output")?;
+    let reading = tokio::spawn(async move {
+        let mut lines = BufReader::new(output).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            if let Ok(line) = serde_json::from_str(&line) {
+                take(line);
+            }
+        }
+    });
+    Ok((process, reading))
 }
 
 /// Writes a line. Whoever does not read it any more does not want it.

@@ -8,7 +8,8 @@ use pointsman_api_client::{Client, Resource};
 use pointsman_api_server::auth::kubeconfig;
 use pointsman_api_server::auth::pki::{Identity, Pki};
 use pointsman_fabric::Netns;
-use serde_json::Value;
+use pointsman_objects::Node;
+use pointsman_objects::names::{NOT_READY_TAINT, UNREACHABLE_TAINT};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -145,9 +146,9 @@ async fn wait_for_proxy(node: &NodePlan, settings: &Settings) -> Result<(), Stri
 async fn wait_for_agent(client: &Client, node: &NodePlan, settings: &Settings) -> Result<(), String> {
     let started = Instant::now();
     loop {
-        let object = client.api(Resource::NODES, None).get::<Value>(&node.name).await;
+        let object = client.api(Resource::NODES, None).get::<Node>(&node.name).await;
         let seen = match object {
-            Ok(object) if !is_ready(&object) => "the Node is not ready".to_owned(),
+            Ok(object) if !can_run_pods(&object) => "the Node is not ready".to_owned(),
             Ok(object) if is_shunned(&object) => "the Node still has the taint of one that is not".to_owned(),
             Ok(_) => return Ok(()),
             Err(error) => error.to_string(),
@@ -160,26 +161,15 @@ async fn wait_for_agent(client: &Client, node: &NodePlan, settings: &Settings) -
 }
 
 /// Pods can run once the agent has said so and the Node has addresses for them.
-fn is_ready(node: &Value) -> bool {
-    let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
-    let mut ready = conditions.filter(|condition| condition["type"] == "Ready");
-    ready
-        .next()
-        .is_some_and(|condition| condition["status"] == "True")
-        && node["spec"]["podCIDR"].is_string()
+fn can_run_pods(node: &Node) -> bool {
+    node.is_ready() && !node.pod_cidrs.is_empty()
 }
 
 /// Whether the controllers still keep pods away from a node that was not ready or silent before.
 /// Taints that people set are none of our business here.
-fn is_shunned(node: &Value) -> bool {
-    let mut taints = node["spec"]["taints"].as_array().into_iter().flatten();
-    taints.any(|taint| {
-        let key = taint["key"].as_str();
-        matches!(
-            key,
-            Some("node.kubernetes.io/not-ready" | "node.kubernetes.io/unreachable")
-        )
-    })
+fn is_shunned(node: &Node) -> bool {
+    let mut taints = node.taints.iter();
+    taints.any(|taint| matches!(&*taint.key, NOT_READY_TAINT | UNREACHABLE_TAINT))
 }
 
 /// The root directory of a node's agent.

@@ -217,7 +217,7 @@ pub fn record(config: &Config, plan: Option<&Plan>) -> Record {
     }
 }
 
-/// Where the controllers tell their health: on an address that no other cluster has.
+/// Where the controllers serve their health: on an address that no other cluster has.
 pub fn controllers_address(plan: &Plan) -> SocketAddr {
     SocketAddr::new(plan.host_address().address(), 10257)
 }

@@ -6,7 +6,7 @@ use super::network::route_pods;
 use super::plan::Plan;
 use pointsman_api_client::{Client, Event, Resource, Scope, Watcher};
 use pointsman_fabric::Prefix;
-use serde_json::Value;
+use pointsman_objects::Node;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ type Routes = Vec<(Prefix, IpAddr)>;
 
 /// Keeps the fabric's routes to pods right, for ever.
 pub async fn keep(client: Client, plan: Plan) {
-    let mut watcher = Watcher::<Value>::new(client, Scope::all(Resource::NODES));
+    let mut watcher = Watcher::<Node>::new(client, Scope::all(Resource::NODES));
     let mut nodes: BTreeMap<String, Routes> = BTreeMap::new();
     let mut is_complete = false;
     loop {
@@ -39,17 +39,13 @@ pub async fn keep(client: Client, plan: Plan) {
     }
 }
 
-fn routes_of(node: &Value) -> Routes {
-    let addresses = node["status"]["addresses"].as_array().into_iter().flatten();
-    let Some(address) = addresses
-        .filter(|address| address["type"] == "InternalIP")
-        .find_map(|address| address["address"].as_str()?.parse::<IpAddr>().ok())
-    else {
+fn routes_of(node: &Node) -> Routes {
+    let Some(address) = node.internal_addresses().next() else {
         return Vec::new();
     };
-    let ranges = node["spec"]["podCIDRs"].as_array().into_iter().flatten();
+    let ranges = node.pod_cidrs.iter();
     ranges
-        .filter_map(|range| range.as_str()?.parse::<Prefix>().ok())
+        .filter_map(|range| range.parse::<Prefix>().ok())
         .filter(|range| range.address().is_ipv4() == address.is_ipv4())
         .map(|range| (range, address))
         .collect()
@@ -58,7 +54,11 @@ fn routes_of(node: &Value) -> Routes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
+
+    fn routes(node: Value) -> Routes {
+        routes_of(&serde_json::from_value(node).unwrap())
+    }
 
     #[test]
     fn a_nodes_ranges_lead_to_its_internal_address_of_the_same_family() {
@@ -70,10 +70,7 @@ mod tests {
             ]},
         });
         let expected: Routes = vec![("10.1.1.0/24".parse().unwrap(), "10.0.0.11".parse().unwrap())];
-        assert_eq!(routes_of(&node), expected);
-        assert_eq!(
-            routes_of(&json!({"spec": {"podCIDRs": ["10.1.1.0/24"]}})),
-            Vec::new()
-        );
+        assert_eq!(routes(node), expected);
+        assert_eq!(routes(json!({"spec": {"podCIDRs": ["10.1.1.0/24"]}})), Vec::new());
     }
 }

@@ -96,7 +96,7 @@ pub fn inside(pid: u32, arguments: impl IntoIterator<Item = OsString>) -> anyhow
     Ok(command)
 }
 
-/// The code that tells how a command ended.
+/// The exit code for how a command ended.
 pub fn exit_code(status: ExitStatus) -> ExitCode {
     let code = match (status.code(), status.signal()) {
         (Some(code), _) => code,

@@ -93,7 +93,7 @@ async fn keep(spec: Spec, spawner: Spawner, mut stopping: watch::Receiver<bool>)
     }
 }
 
-/// Waits for the wish to stop; a supervisor that is gone wishes so, too.
+/// Waits for the request to stop; a supervisor that is gone counts as one.
 async fn stopped(stopping: &mut watch::Receiver<bool>) {
     let _ = stopping.wait_for(|stop| *stop).await;
 }

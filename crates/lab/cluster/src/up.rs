@@ -8,12 +8,14 @@ use crate::{apart, leftovers, network, parts, rootless};
 use anyhow::{Context, bail};
 use pointsman_api_server::Running as ApiServer;
 use pointsman_api_server::auth::kubeconfig::local_url;
+use pointsman_collector::Running as Collector;
 use serde_json::json;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 /// What the cluster is like.
 pub struct Config {
@@ -219,71 +221,115 @@ async fn serve_together<P: Program>(
     plan: Option<&Plan>,
     progress: &Progress,
     claim: &Claim,
-    mut supervisor: Supervisor,
+    supervisor: Supervisor,
 ) -> anyhow::Result<()> {
-    let started = Instant::now();
-    let server = P::api_server(parts::server_arguments(config, plan)).await?;
-    progress.ready(
-        "API server",
-        started,
-        format_args!("https://{}, {} objects found", server.address, server.objects),
-    );
-    let (stop, stopping) = watch::channel(false);
-    let loops = P::controllers(parts::controller_arguments(config, plan), stopping);
-    let mut loops = tokio::spawn(loops);
-    let mut collector = None;
-    let outcome = async {
-        let mut facts = Record {
-            ready: true,
-            server: local_url(server.address),
-            ..parts::record(config, plan)
-        };
-        let starting = async {
-            let Some(plan) = plan else { return Ok(None) };
-            let running = collector.insert(parts::start_collector(config, plan, progress).await?);
-            facts.page = Some(format!("http://{}/", running.address));
-            let gate = running.gate_address;
-            let reached = parts::Server {
-                address: server.address,
-                kubeconfig: server.kubeconfig.clone(),
-            };
-            let nodes = parts::start_nodes(config, plan, &reached, gate, progress, &mut supervisor);
-            nodes.await.map(Some)
-        };
+    let mut parts = Together::start::<P>(config, plan, progress, supervisor).await?;
+    let outcome = parts.run::<P>(config, plan, progress, claim).await;
+    parts.stop().await?;
+    outcome
+}
+
+/// API server, controllers and collector in this process; agents and proxies are children.
+struct Together {
+    server: ApiServer,
+    controllers: JoinHandle<anyhow::Result<()>>,
+    stop_controllers: watch::Sender<bool>,
+    collector: Option<Collector>,
+    supervisor: Supervisor,
+}
+
+impl Together {
+    async fn start<P: Program>(
+        config: &Config,
+        plan: Option<&Plan>,
+        progress: &Progress,
+        supervisor: Supervisor,
+    ) -> anyhow::Result<Self> {
+        let started = Instant::now();
+        let server = P::api_server(parts::server_arguments(config, plan)).await?;
+        progress.ready(
+            "API server",
+            started,
+            format_args!("https://{}, {} objects found", server.address, server.objects),
+        );
+        let (stop_controllers, stopping) = watch::channel(false);
+        let controllers = P::controllers(parts::controller_arguments(config, plan), stopping);
+        Ok(Self {
+            server,
+            controllers: tokio::spawn(controllers),
+            stop_controllers,
+            collector: None,
+            supervisor,
+        })
+    }
+
+    /// Starts the nodes, and returns when a signal asks for the end or a part ends by itself.
+    async fn run<P: Program>(
+        &mut self,
+        config: &Config,
+        plan: Option<&Plan>,
+        progress: &Progress,
+        claim: &Claim,
+    ) -> anyhow::Result<()> {
         let stop = P::stop_signal();
         tokio::pin!(stop);
         // Somebody may lose patience while it starts.
         let nodes = tokio::select! {
             signal = &mut stop => return signal,
-            nodes = starting => nodes?,
+            nodes = self.start_nodes(config, plan, progress) => nodes?,
+        };
+        let page = self.collector.as_ref().map(|collector| collector.address);
+        let facts = Record {
+            ready: true,
+            server: local_url(self.server.address),
+            page: page.map(|page| format!("http://{page}/")),
+            ..parts::record(config, plan)
         };
         claim.write(&facts)?;
         progress.all_ready(&how_to_use(&facts), serde_json::to_value(&facts)?);
         let collecting = async {
-            match &mut collector {
+            match &mut self.collector {
                 Some(collector) => collector.ended().await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
-            signal = stop => signal?,
-            ended = &mut loops => ended??,
+            signal = stop => signal,
+            ended = &mut self.controllers => ended?,
             () = collecting => bail!("a part of the collector ended unexpectedly"),
             never = parts::demonstrate(config, plan, nodes.as_ref(), progress) => match never {},
         }
-        anyhow::Ok(())
     }
-    .await;
-    supervisor.stop().await;
-    if let Some(collector) = collector {
-        collector.stop().await;
+
+    async fn start_nodes(
+        &mut self,
+        config: &Config,
+        plan: Option<&Plan>,
+        progress: &Progress,
+    ) -> anyhow::Result<Option<parts::Nodes>> {
+        let Some(plan) = plan else { return Ok(None) };
+        let collector = parts::start_collector(config, plan, progress).await?;
+        let gate = self.collector.insert(collector).gate_address;
+        let server = parts::Server {
+            address: self.server.address,
+            kubeconfig: self.server.kubeconfig.clone(),
+        };
+        let nodes = parts::start_nodes(config, plan, &server, gate, progress, &mut self.supervisor);
+        nodes.await.map(Some)
     }
-    stop.send_replace(true);
-    if !loops.is_finished() {
-        loops.await??;
+
+    async fn stop(self) -> anyhow::Result<()> {
+        self.supervisor.stop().await;
+        if let Some(collector) = self.collector {
+            collector.stop().await;
+        }
+        self.stop_controllers.send_replace(true);
+        if !self.controllers.is_finished() {
+            self.controllers.await??;
+        }
+        self.server.stop().await;
+        Ok(())
     }
-    server.stop().await;
-    outcome
 }
 
 pub(crate) fn absolute(path: &Path) -> PathBuf {

@@ -133,7 +133,7 @@ impl Cluster {
         self.proxy_mode
     }
 
-    /// The addresses of all its pods, as `up` tells its proxies.
+    /// The addresses of all its pods, as `up` configures its proxies.
     pub fn pod_range(&self) -> String {
         let [a, b, ..] = self
             .record

@@ -1,10 +1,12 @@
 //! Which objects does a run need, and how are they read?
 
 use anyhow::Context;
-use pointsman_api_client::{Client, Resource};
+use pointsman_api_client::{Client, Resource, Scope};
+use pointsman_cluster::rollout;
+use pointsman_objects::names::SERVICE_NAME_LABEL;
+use pointsman_objects::{EndpointSlice, Pod};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::path::Path;
 
 /// The name of the Deployment and the Service that get traffic, and the label of the pods.
@@ -32,19 +34,6 @@ pub struct Slices {
     pub listed: BTreeSet<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pod {
-    /// Its name, which is also its host name.
-    pub name: String,
-    pub uid: String,
-    /// Its address, once it has one.
-    pub address: Option<IpAddr>,
-    /// Whether it says that it is ready.
-    pub is_ready: bool,
-    /// Whether it is on its way out.
-    pub is_terminating: bool,
-}
-
 /// Creates the Deployment and the Service.
 pub async fn create(client: &Client, program: &Path) -> anyhow::Result<()> {
     let deployment = deployment(&program.display().to_string()).to_string();
@@ -70,30 +59,24 @@ pub fn service(name: &str, labels: &Value) -> Value {
 
 /// Reads the slices of a Service.
 pub async fn slices(client: &Client, service: &str) -> anyhow::Result<Slices> {
-    let selector = format!("labelSelector=kubernetes.io%2Fservice-name%3D{service}");
-    let path = format!("/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices?{selector}");
-    Ok(read_slices(&client.get_path(&path).await?))
-}
-
-fn read_slices(list: &Value) -> Slices {
-    fold_slices(items(list))
+    let selector = format!("{SERVICE_NAME_LABEL}={service}");
+    let scope = Scope::all(Resource::ENDPOINT_SLICES).labels(&selector);
+    let slices: Vec<EndpointSlice> = client.list(&scope).await?;
+    Ok(fold_slices(&slices))
 }
 
 /// What several slices list together.
-pub fn fold_slices<'a>(all: impl IntoIterator<Item = &'a Value>) -> Slices {
+pub fn fold_slices<'a>(all: impl IntoIterator<Item = &'a EndpointSlice>) -> Slices {
     let mut slices = Slices::default();
     for slice in all {
-        slices.version = slices.version.max(version(slice).unwrap_or(0));
-        for endpoint in slice["endpoints"].as_array().into_iter().flatten() {
-            let conditions = &endpoint["conditions"];
-            let is = |condition: &str| conditions[condition].as_bool();
-            let name = text(&endpoint["targetRef"]["name"]);
-            // A condition that is not told counts as so.
-            if is("ready").unwrap_or(true) {
-                slices.ready.insert(name.clone());
+        slices.version = slices.version.max(slice.metadata.revision().0);
+        for endpoint in &slice.endpoints {
+            let Some(pod) = &endpoint.target else { continue };
+            if endpoint.conditions.is_ready() {
+                slices.ready.insert(pod.name.to_string());
             }
-            if is("ready").unwrap_or(true) || is("serving").unwrap_or(true) {
-                slices.listed.insert(name);
+            if endpoint.conditions.is_ready() || endpoint.conditions.is_serving() {
+                slices.listed.insert(pod.name.to_string());
             }
         }
     }
@@ -102,19 +85,7 @@ pub fn fold_slices<'a>(all: impl IntoIterator<Item = &'a Value>) -> Slices {
 
 /// The pods of the Deployment.
 pub async fn pods(client: &Client) -> anyhow::Result<Vec<Pod>> {
-    let path = format!("/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=app%3D{SERVICE}");
-    let list: Value = client.get_path(&path).await?;
-    Ok(items(&list).map(read_pod).collect())
-}
-
-fn read_pod(pod: &Value) -> Pod {
-    Pod {
-        name: text(&pod["metadata"]["name"]),
-        uid: text(&pod["metadata"]["uid"]),
-        address: pod["status"]["podIP"].as_str().and_then(|ip| ip.parse().ok()),
-        is_ready: is_ready(pod),
-        is_terminating: pod["metadata"]["deletionTimestamp"].is_string(),
-    }
+    Ok(rollout::pods(client, NAMESPACE, SERVICE).await?)
 }
 
 /// The numbers that all objects of the run hold, by kind and name.
@@ -147,15 +118,6 @@ pub fn number(object: &Value) -> Option<u64> {
 /// An object's version.
 pub fn version(object: &Value) -> Option<u64> {
     object["metadata"]["resourceVersion"].as_str()?.parse().ok()
-}
-
-/// Whether a Node or a pod says that it is ready.
-pub fn is_ready(object: &Value) -> bool {
-    let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
-    let mut ready = conditions.filter(|condition| condition["type"] == "Ready");
-    ready
-        .next()
-        .is_some_and(|condition| condition["status"] == "True")
 }
 
 /// The objects of a list.
@@ -204,15 +166,16 @@ mod tests {
     #[test]
     fn pods_that_serve_until_they_end_may_get_requests_but_unready_ones_may_not() {
         let endpoint = |name: &str, ready: bool, serving: bool| {
-            json!({"targetRef": {"name": name},
+            json!({"addresses": ["10.0.0.1"], "targetRef": {"kind": "Pod", "name": name},
                 "conditions": {"ready": ready, "serving": serving, "terminating": !ready && serving}})
         };
-        let list = json!({"items": [
-            {"metadata": {"resourceVersion": "7"}, "endpoints": [endpoint("a", true, true)]},
-            {"metadata": {"resourceVersion": "5"},
+        let slices: Vec<EndpointSlice> = serde_json::from_value(json!([
+            {"metadata": {"resourceVersion": "7"}, "addressType": "IPv4", "endpoints": [endpoint("a", true, true)]},
+            {"metadata": {"resourceVersion": "5"}, "addressType": "IPv4",
                 "endpoints": [endpoint("b", false, true), endpoint("c", false, false)]},
-        ]});
-        let slices = read_slices(&list);
+        ]))
+        .unwrap();
+        let slices = fold_slices(&slices);
         assert_eq!(slices.version, 7);
         assert_eq!(slices.ready, ["a".to_owned()].into());
         assert_eq!(slices.listed, ["a".to_owned(), "b".to_owned()].into());

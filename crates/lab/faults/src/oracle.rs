@@ -31,9 +31,9 @@ pub struct Sighting {
     pub listed: BTreeSet<String>,
 }
 
-/// What the slices of one version listed, as a watch told it.
+/// What the slices of one version listed, as a watch reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct Version {
     pub version: u64,
     /// Pods that might get requests; unknown where the watch had a gap.
     pub listed: Option<BTreeSet<String>>,
@@ -43,8 +43,8 @@ pub struct Told {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
     pub node: String,
-    /// When it was heard.
-    pub heard: Micros,
+    /// When it was received.
+    pub received: Micros,
     /// Everything up to this version of slices is in its kernel.
     pub version: u64,
 }
@@ -65,7 +65,7 @@ pub struct Recorded {
     /// In order of time.
     pub sightings: Vec<Sighting>,
     /// Every version of the slices, in order.
-    pub history: Vec<Told>,
+    pub history: Vec<Version>,
     /// In order of time for each node.
     pub marks: Vec<Mark>,
     /// When faults excuse losses.
@@ -211,8 +211,8 @@ impl Recorded {
     fn was_listed(&self, host: &str, before: u64, until: u64) -> bool {
         self.history
             .iter()
-            .filter(|told| told.version > before && told.version <= until)
-            .any(|told| told.listed.as_ref().is_none_or(|listed| listed.contains(host)))
+            .filter(|entry| entry.version > before && entry.version <= until)
+            .any(|entry| entry.listed.as_ref().is_none_or(|listed| listed.contains(host)))
     }
 
     /// When the last node had this version in its kernel.
@@ -220,7 +220,7 @@ impl Recorded {
         let mut latest = Micros::MIN;
         for node in &self.nodes {
             let mut marks = self.marks.iter().filter(|mark| mark.node == *node);
-            latest = latest.max(marks.find(|mark| mark.version >= version)?.heard);
+            latest = latest.max(marks.find(|mark| mark.version >= version)?.received);
         }
         Some(latest)
     }
@@ -267,10 +267,10 @@ mod tests {
         }
     }
 
-    fn mark(node: &str, heard: Micros, version: u64) -> Mark {
+    fn mark(node: &str, received: Micros, version: u64) -> Mark {
         Mark {
             node: node.into(),
-            heard,
+            received,
             version,
         }
     }
@@ -317,15 +317,15 @@ mod tests {
     fn a_pod_that_came_and_went_between_two_looks_may_answer() {
         let mut blink = recorded(vec![request(250, Ok("a"))]);
         blink.sightings[3].version = 8;
-        let told = |version: u64, listed: Option<&str>| Told {
+        let entry = |version: u64, listed: Option<&str>| Version {
             version,
             listed: listed.map(|pod| [pod.to_owned()].into()),
         };
-        blink.history = vec![told(7, Some("b"))];
+        blink.history = vec![entry(7, Some("b"))];
         assert_eq!(judge(&blink).violations.len(), 1);
-        blink.history = vec![told(7, Some("a")), told(8, Some("b"))];
+        blink.history = vec![entry(7, Some("a")), entry(8, Some("b"))];
         assert_eq!(judge(&blink).violations, Vec::<String>::new());
-        blink.history = vec![told(7, None)];
+        blink.history = vec![entry(7, None)];
         assert_eq!(judge(&blink).violations, Vec::<String>::new());
     }
 

@@ -220,7 +220,10 @@ impl Run {
     /// Remembers who the pods are, to look for what they leave.
     async fn see_pods(&self) {
         if let Ok(pods) = objects::pods(&self.cluster.client).await {
-            self.uids.lock().await.extend(pods.into_iter().map(|pod| pod.uid));
+            self.uids
+                .lock()
+                .await
+                .extend(pods.into_iter().map(|pod| pod.metadata.uid.to_string()));
         }
     }
 
@@ -245,7 +248,7 @@ impl Run {
     async fn wait_until_reached(&self) -> anyhow::Result<BTreeSet<(String, String)>> {
         let (started, since) = (Instant::now(), now());
         let pods = objects::pods(&self.cluster.client).await?;
-        let pods: BTreeSet<String> = pods.into_iter().map(|pod| pod.name).collect();
+        let pods: BTreeSet<String> = pods.iter().map(|pod| pod.metadata.name.to_string()).collect();
         loop {
             let silent = {
                 let notes = self.notes.lock();
@@ -306,7 +309,7 @@ impl Run {
         let mut last = std::collections::BTreeMap::new();
         for mark in &notes.marks {
             if last.insert(&mark.node, mark.version) != Some(mark.version) {
-                lines.push((mark.heard, format!("{} has {}", mark.node, mark.version)));
+                lines.push((mark.received, format!("{} has {}", mark.node, mark.version)));
             }
         }
         lines.sort();

@@ -3,8 +3,10 @@
 use super::cluster::Cluster;
 use super::objects::{self, NAMESPACE, SERVICE, items, text};
 use super::witness::Notes;
-use pointsman_api_client::Resource;
+use pointsman_api_client::{Resource, Scope};
+use pointsman_cluster::rollout::is_rolled_out;
 use pointsman_fabric::Netns;
+use pointsman_objects::Node;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Stdio;
@@ -31,55 +33,26 @@ pub async fn unsteady(cluster: &Cluster, notes: &Notes) -> Vec<String> {
 }
 
 async fn objects_unsteady(cluster: &Cluster, notes: &Notes) -> anyhow::Result<Vec<String>> {
-    let mut reasons = Vec::new();
-    let nodes: Value = cluster.client.get_path("/api/v1/nodes").await?;
-    for node in items(&nodes) {
-        let name = text(&node["metadata"]["name"]);
-        if !objects::is_ready(node) {
-            reasons.push(format!("node {name} is not ready"));
-        }
-        let taints = node["spec"]["taints"].as_array().map_or(0, Vec::len);
-        if taints > 0 {
-            reasons.push(format!("node {name} is tainted: {}", node["spec"]["taints"]));
-        }
-    }
-    let deployments = cluster.client.api(Resource::DEPLOYMENTS, Some(NAMESPACE));
-    let deployment: Value = deployments.get(SERVICE).await?;
-    let (status, wanted) = (&deployment["status"], deployment["spec"]["replicas"].as_u64());
-    let counts = [
-        "replicas",
-        "updatedReplicas",
-        "readyReplicas",
-        "availableReplicas",
-    ];
-    let rolled_out = status["observedGeneration"].as_u64() >= deployment["metadata"]["generation"].as_u64()
-        && counts.iter().all(|count| status[count].as_u64() == wanted);
-    if !rolled_out {
-        reasons.push(format!("the Deployment wants {wanted:?} and has {status}"));
-    }
+    let mut reasons = nodes_unsteady(cluster).await?;
+    reasons.extend(deployment_unsteady(cluster).await?);
     let pods = objects::pods(&cluster.client).await?;
     for pod in &pods {
-        if pod.is_terminating || !pod.is_ready {
-            let state = if pod.is_terminating {
-                "terminating"
-            } else {
-                "not ready"
-            };
-            reasons.push(format!("pod {} is {state}", pod.name));
+        let name = &pod.metadata.name;
+        if pod.is_terminating() {
+            reasons.push(format!("pod {name} is terminating"));
+        } else if !pod.is_ready() {
+            reasons.push(format!("pod {name} is not ready"));
         }
     }
-    let names: BTreeSet<String> = pods.into_iter().map(|pod| pod.name).collect();
+    let names: BTreeSet<String> = pods.iter().map(|pod| pod.metadata.name.to_string()).collect();
     let slices = objects::slices(&cluster.client, SERVICE).await?;
     if slices.listed != names || slices.ready != names {
         reasons.push(format!("slices list {:?} and pods are {names:?}", slices.listed));
     }
     let marks: BTreeMap<String, u64> = {
         let recorded = notes.lock();
-        recorded
-            .marks
-            .iter()
-            .map(|mark| (mark.node.clone(), mark.version))
-            .collect()
+        let marks = recorded.marks.iter();
+        marks.map(|mark| (mark.node.clone(), mark.version)).collect()
     };
     for node in &cluster.record.nodes {
         let mark = marks.get(&node.name).copied().unwrap_or(0);
@@ -91,6 +64,27 @@ async fn objects_unsteady(cluster: &Cluster, notes: &Notes) -> anyhow::Result<Ve
         }
     }
     Ok(reasons)
+}
+
+async fn nodes_unsteady(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
+    let mut reasons = Vec::new();
+    for node in cluster.client.list::<Node>(&Scope::all(Resource::NODES)).await? {
+        let name = &node.metadata.name;
+        if !node.is_ready() {
+            reasons.push(format!("node {name} is not ready"));
+        }
+        if !node.taints.is_empty() {
+            reasons.push(format!("node {name} is tainted: {:?}", node.taints));
+        }
+    }
+    Ok(reasons)
+}
+
+async fn deployment_unsteady(cluster: &Cluster) -> anyhow::Result<Option<String>> {
+    let deployments = cluster.client.api(Resource::DEPLOYMENTS, Some(NAMESPACE));
+    let deployment: Value = deployments.get(SERVICE).await?;
+    let (wanted, status) = (&deployment["spec"]["replicas"], &deployment["status"]);
+    Ok((!is_rolled_out(&deployment)).then(|| format!("the Deployment wants {wanted} pods and has {status}")))
 }
 
 /// Whether every kernel holds exactly what it should, and `status` agrees.

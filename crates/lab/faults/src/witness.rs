@@ -2,22 +2,21 @@
 
 use super::cluster::Cluster;
 use super::objects::{self, SERVICE};
-use super::oracle::{Mark, Micros, Recorded, Request, Sighting, Told};
-use anyhow::Context;
+use super::oracle::{Mark, Micros, Recorded, Request, Sighting, Version};
 use pointsman_api_client::{Event, Resource, Scope, Watcher};
-use pointsman_cluster::load::Sample;
+use pointsman_cluster::load::{self, Sample};
 use pointsman_cluster::nodes::PROXY_METRICS_PORT;
-use pointsman_fabric::Netns;
+use pointsman_objects::EndpointSlice;
+use pointsman_objects::names::SERVICE_NAME_LABEL;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::task::JoinHandle;
 
 /// Requests per second from each node.
@@ -40,7 +39,7 @@ impl Notes {
     }
 }
 
-/// The time as loads tell it.
+/// The time as loads write it.
 pub fn now() -> Micros {
     jiff::Timestamp::now().as_microsecond()
 }
@@ -55,26 +54,15 @@ impl Traffic {
     pub fn start(cluster: &Cluster, target: SocketAddr, notes: &Notes) -> anyhow::Result<Self> {
         let mut loads = Vec::new();
         for node in &cluster.record.nodes {
-            let mut command = Netns::named(&node.namespace)?.command(&cluster.program);
-            command.args(["load", "--each", "--log=warn"]);
-            command.arg(format!("--timeout={}s", TIMEOUT.as_secs()));
-            command.args([format!("--target={target}"), format!("--rate={RATE}")]);
-            command.stdin(Stdio::null()).stdout(Stdio::piped());
-            let mut process = Command::from(command)
-                .kill_on_drop(true)
-                .spawn()
-                .with_context(|| format!("starting the load of {}", node.name))?;
-            let lines = process.stdout.take().context("a load has an output")?;
-            let (node, notes) = (node.name.clone(), notes.clone());
-            let reading = tokio::spawn(async move {
-                let mut lines = BufReader::new(lines).lines();
-                while let Ok(Some(line)) = lines.next_line().await {
-                    if let Ok(sample) = serde_json::from_str::<Sample>(&line) {
-                        notes.lock().requests.push(request(&node, sample));
-                    }
-                }
-            });
-            loads.push((process, reading));
+            let flags = [
+                "--each".to_owned(),
+                format!("--timeout={}s", TIMEOUT.as_secs()),
+                format!("--target={target}"),
+                format!("--rate={RATE}"),
+            ];
+            let (name, notes) = (node.name.clone(), notes.clone());
+            let note = move |sample: Sample| notes.lock().requests.push(request(&name, sample));
+            loads.push(load::spawn(&node.namespace, &cluster.program, flags, note)?);
         }
         Ok(Self { loads })
     }
@@ -153,9 +141,9 @@ async fn look(cluster: Arc<Cluster>, notes: Notes) {
 
 /// Follows the slices, version by version.
 async fn remember(cluster: Arc<Cluster>, notes: Notes) {
-    let selector = format!("kubernetes.io/service-name={SERVICE}");
+    let selector = format!("{SERVICE_NAME_LABEL}={SERVICE}");
     let scope = Scope::all(Resource::ENDPOINT_SLICES).labels(&selector);
-    let mut watcher = Watcher::<Value>::new(cluster.client.clone(), scope);
+    let mut watcher = Watcher::<EndpointSlice>::new(cluster.client.clone(), scope);
     let (mut slices, mut is_listing) = (BTreeMap::new(), false);
     loop {
         let (version, is_known) = match watcher.next().await {
@@ -181,12 +169,12 @@ async fn remember(cluster: Arc<Cluster>, notes: Notes) {
                     !is_listing,
                 )
             }
-            // Versions before the end of a list were not told one by one.
+            // Versions before the end of a list were not reported one by one.
             Event::Synced(version) => (version.parse().ok(), !std::mem::take(&mut is_listing)),
         };
         if let Some(version) = version {
             let listed = is_known.then(|| objects::fold_slices(slices.values()).listed);
-            notes.lock().history.push(Told { version, listed });
+            notes.lock().history.push(Version { version, listed });
         }
     }
 }
@@ -211,7 +199,7 @@ async fn follow(node: &str, address: SocketAddr, notes: &Notes) -> anyhow::Resul
         if let Some(version) = line["endpointSlices"].as_u64() {
             notes.lock().marks.push(Mark {
                 node: node.to_owned(),
-                heard: now(),
+                received: now(),
                 version,
             });
         }

@@ -220,13 +220,13 @@ impl User {
         let Ok(Ok(pods)) = pods else { return };
         let ready: Vec<_> = pods
             .iter()
-            .filter(|pod| pod.is_ready && !pod.is_terminating)
+            .filter(|pod| pod.is_ready() && !pod.is_terminating())
             .collect();
         // One of several: without any ready pod, requests would be lost by the user's fault.
         if ready.len() < 3 {
             return;
         }
-        let Some(address) = ready[usize::from(choice) % ready.len()].address else {
+        let Some(&address) = ready[usize::from(choice) % ready.len()].ips.first() else {
             return;
         };
         let address = SocketAddr::new(address, POD_PORT);
@@ -265,7 +265,10 @@ impl User {
 /// Lets every pod that still says that it is not ready say that it is.
 pub async fn all_ready(cluster: &Cluster) -> anyhow::Result<()> {
     for pod in objects::pods(&cluster.client).await? {
-        if let Some(address) = pod.address.filter(|_| !pod.is_terminating && !pod.is_ready) {
+        if let Some(&address) = pod.ips.first()
+            && !pod.is_terminating()
+            && !pod.is_ready()
+        {
             let _ = plain_http::get(SocketAddr::new(address, POD_PORT), "/ready/on", PATIENCE).await;
         }
     }

@@ -16,8 +16,8 @@ use std::path::PathBuf;
 /// The program under test. Whoever runs the tests says where it is; otherwise it lies beside their directory, as
 /// Cargo builds them.
 pub fn program() -> PathBuf {
-    let told = ["NEXTEST_BIN_EXE_pointsman", "CARGO_BIN_EXE_pointsman"];
-    if let Some(program) = told.into_iter().find_map(std::env::var_os) {
+    let given = ["NEXTEST_BIN_EXE_pointsman", "CARGO_BIN_EXE_pointsman"];
+    if let Some(program) = given.into_iter().find_map(std::env::var_os) {
         return program.into();
     }
     let tests = std::env::current_exe().expect("a test has a path");

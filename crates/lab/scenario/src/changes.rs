@@ -12,7 +12,7 @@ use super::cluster::{Cluster, NAMESPACE, Target};
 use super::figures::{Figures, Kind, Sample};
 use super::objects;
 use super::packets::{Probers, Seen, Wanted};
-use super::report::{Collector, Told};
+use super::report::{Collector, Reported};
 use pointsman_cluster::plain_http;
 
 /// How long packets may take to show a change.
@@ -81,8 +81,8 @@ impl<'a> Changes<'a> {
             .await
             .with_context(|| format!("changing the mind of {}", target.name))?;
         let seen = watching.finish(PATIENCE).await;
-        let told = self.told(&target.name, &[word], since).await?;
-        self.record(kind, &seen, 0, None, told.as_ref());
+        let report = self.reported(&target.name, &[word], since).await?;
+        self.record(kind, &seen, 0, None, report.as_ref());
         Ok(())
     }
 
@@ -104,8 +104,8 @@ impl<'a> Changes<'a> {
             .add_service(&name, &target.name, 80, Some(address))
             .await?;
         let seen = watching.finish(PATIENCE).await;
-        let service = self.told(&name, &["service-created"], since).await?;
-        let slice = self.told(&name, &["ready", "endpoints"], since).await?;
+        let service = self.reported(&name, &["service-created"], since).await?;
+        let slice = self.reported(&name, &["ready", "endpoints"], since).await?;
         let both = service.zip(slice).map(|(service, slice)| later(service, &slice));
         self.record(Kind::ServiceCreated, &seen, 0, Some(since), both.as_ref());
 
@@ -117,8 +117,8 @@ impl<'a> Changes<'a> {
         let ports = json!({ "spec": { "ports": [{ "port": 81, "targetPort": objects::PORT }] } });
         self.cluster.patch(Resource::SERVICES, &name, &ports).await?;
         let seen = watching.finish(PATIENCE).await;
-        let told = self.told(&name, &["service-changed"], since).await?;
-        self.record(Kind::ServiceChanged, &seen, 0, Some(since), told.as_ref());
+        let report = self.reported(&name, &["service-changed"], since).await?;
+        self.record(Kind::ServiceChanged, &seen, 0, Some(since), report.as_ref());
 
         let watching = self
             .probers
@@ -128,12 +128,12 @@ impl<'a> Changes<'a> {
         let services = self.cluster.api(Resource::SERVICES);
         services.delete(&name, &DeleteOptions::default()).await?;
         let seen = watching.finish(PATIENCE).await;
-        let told = self.told(&name, &["service-deleted"], since).await?;
-        self.record(Kind::ServiceDeleted, &seen, 0, Some(since), told.as_ref());
+        let report = self.reported(&name, &["service-deleted"], since).await?;
+        self.record(Kind::ServiceDeleted, &seen, 0, Some(since), report.as_ref());
         Ok(())
     }
 
-    /// A pod is replaced by one that is told apart by refusing where the other answers, or the reverse.
+    /// A pod is replaced by one that can be distinguished by refusing where the other answers, or the reverse.
     pub async fn roll(&mut self) -> anyhow::Result<()> {
         self.rounds += 1;
         let new_answer = self.rounds.is_multiple_of(2);
@@ -145,8 +145,8 @@ impl<'a> Changes<'a> {
             .patch(Resource::DEPLOYMENTS, ROLLED, &template)
             .await?;
         let seen = watching.finish(PATIENCE).await;
-        let ready = self.told(ROLLED, &["ready"], since).await?;
-        let terminating = self.told(ROLLED, &["terminating"], since).await?;
+        let ready = self.reported(ROLLED, &["ready"], since).await?;
+        let terminating = self.reported(ROLLED, &["terminating"], since).await?;
         self.record(Kind::RolledReady, &seen, 0, None, ready.as_ref());
         self.record(Kind::RolledTerminating, &seen, 1, None, terminating.as_ref());
         self.cluster.wait_for_rollout(ROLLED).await
@@ -162,8 +162,8 @@ impl<'a> Changes<'a> {
             .patch(Resource::DEPLOYMENTS, SCALED, &scale(SCALE))
             .await?;
         let seen = watching.finish(PATIENCE).await;
-        let told = self.told(SCALED, &["ready"], since).await?;
-        self.record(Kind::ScaledUp, &seen, 0, None, told.as_ref());
+        let report = self.reported(SCALED, &["ready"], since).await?;
+        self.record(Kind::ScaledUp, &seen, 0, None, report.as_ref());
         self.cluster.wait_for_rollout(SCALED).await?;
         self.cluster
             .patch(Resource::DEPLOYMENTS, SCALED, &scale(0))
@@ -171,7 +171,12 @@ impl<'a> Changes<'a> {
         self.cluster.wait_for_rollout(SCALED).await
     }
 
-    async fn told(&self, service: &str, kinds: &[&str], since: Timestamp) -> anyhow::Result<Option<Told>> {
+    async fn reported(
+        &self,
+        service: &str,
+        kinds: &[&str],
+        since: Timestamp,
+    ) -> anyhow::Result<Option<Reported>> {
         let service = format!("{NAMESPACE}/{service}");
         self.collector.change(&service, kinds, since).await
     }
@@ -183,23 +188,24 @@ impl<'a> Changes<'a> {
         seen: &Seen,
         which: usize,
         cause: Option<Timestamp>,
-        told: Option<&Told>,
+        report: Option<&Reported>,
     ) {
-        let began = cause.or(told.map(|told| told.began));
+        let began = cause.or(report.map(|report| report.began));
         let samples: Vec<Sample> = seen
             .iter()
             .map(|(node, truths)| {
                 let truth = truths.get(which);
-                let reported = told.and_then(|told| told.nodes.get(node)).copied();
+                let reported = report.and_then(|report| report.nodes.get(node)).copied();
                 Sample {
                     truth: truth.zip(began).map(|(truth, began)| between(began, truth.at)),
                     width: truth.map_or(Duration::ZERO, |truth| truth.width),
-                    reported: reported.zip(told).map(|(at, told)| between(told.began, at)),
+                    reported: reported.zip(report).map(|(at, report)| between(report.began, at)),
                     error: truth.zip(reported).map(|(truth, at)| apart(truth.at, at)),
                 }
             })
             .collect();
-        self.figures.add(kind, samples, told.and_then(|told| told.most));
+        self.figures
+            .add(kind, samples, report.and_then(|report| report.most));
     }
 
     /// An address for a Service that nobody has: the first 256 of a range are given only to those who choose.
@@ -215,14 +221,14 @@ impl<'a> Changes<'a> {
 }
 
 /// Both changes are needed before packets get through, so the later one counts on every node.
-fn later(service: Told, slice: &Told) -> Told {
+fn later(service: Reported, slice: &Reported) -> Reported {
     let nodes = service.nodes.into_iter().filter_map(|(name, at)| {
         let other = slice.nodes.get(&name)?;
         Some((name, at.max(*other)))
     });
     let nodes: std::collections::BTreeMap<_, _> = nodes.collect();
     let last = nodes.values().max().copied();
-    Told {
+    Reported {
         most: last.map(|last| between(service.began, last)),
         nodes,
         ..service

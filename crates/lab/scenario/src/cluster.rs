@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use jiff::Timestamp;
 use pointsman_api_client::{Api, ApiError, Client, DeleteOptions, Patch, Resource, Source, connect};
+use pointsman_cluster::rollout::{self, is_rolled_out};
+use pointsman_objects::Pod;
 use serde_json::{Value, json};
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -153,16 +155,11 @@ impl Cluster {
         let what = format!("the pods of {name}");
         self.wait_for(&what, || async {
             let deployment: Value = self.api(Resource::DEPLOYMENTS).get(name).await?;
-            if !objects::is_rolled_out(&deployment) {
+            if !is_rolled_out(&deployment) {
                 return Ok(None);
             }
-            let path = Resource::PODS.path(Some(NAMESPACE));
-            let pods: Value = self
-                .client
-                .get_path(&format!("{path}?labelSelector=app%3D{name}"))
-                .await?;
-            let there = pods["items"].as_array().map_or(0, Vec::len) as u64;
-            Ok((deployment["spec"]["replicas"].as_u64() == Some(there)).then_some(()))
+            let pods = rollout::pods(&self.client, NAMESPACE, name).await?;
+            Ok((deployment["spec"]["replicas"] == pods.len()).then_some(()))
         })
         .await
     }
@@ -198,7 +195,7 @@ impl Cluster {
         let at_once = move |_, name: String| {
             let client = client.clone();
             async move {
-                // Nobody runs them, so nobody would tell that they have ended.
+                // Nobody runs them, so nobody would report that they have ended.
                 let options = DeleteOptions::default().without_grace();
                 let pods = client.api(Resource::PODS, Some(NAMESPACE));
                 Ok(pods.delete(&name, &options).await?)
@@ -234,9 +231,8 @@ impl Cluster {
     }
 
     async fn pod_address(&self, name: &str) -> anyhow::Result<Option<IpAddr>> {
-        let pod: Value = self.api(Resource::PODS).get(name).await?;
-        let address = pod["status"]["podIP"].as_str().and_then(|ip| ip.parse().ok());
-        Ok(address.filter(|_| objects::is_ready(&pod)))
+        let pod: Pod = self.api(Resource::PODS).get(name).await?;
+        Ok(pod.ips.first().copied().filter(|_| pod.is_ready()))
     }
 
     async fn wait_for<T, F>(&self, what: &str, mut look: impl FnMut() -> F) -> anyhow::Result<T>
@@ -249,7 +245,7 @@ impl Cluster {
                 return Ok(found);
             }
             if Instant::now() > deadline {
-                bail!("waited {PATIENCE:?} for {what} in vain");
+                bail!("{what}: nothing within {PATIENCE:?}");
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

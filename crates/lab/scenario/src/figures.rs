@@ -196,7 +196,7 @@ impl Figures {
                 Spread::of(self.gates.waited.iter().copied()),
             ),
             (
-                "how exactly packets tell: between two attempts",
+                "resolution of the packets: between two attempts",
                 Spread::of(widths.map(|it| it.width)),
             ),
         ] {
@@ -207,7 +207,7 @@ impl Figures {
         let all = self.row("all", None);
         let _ = writeln!(
             out,
-            "\n{} samples, of which packets and report both tell {}; gates: {}.",
+            "\n{} samples, {} of them both in packets and in the report; gates: {}.",
             all.samples,
             all.known,
             outcomes(&self.gates)

@@ -1,6 +1,6 @@
 //! How long after the deletion of a pod did its gate open?
 //!
-//! The deletion counts from the moment at which a watch of our own tells of it, the opening by the word of the
+//! The deletion counts from the moment at which a watch of our own reports it, the opening by the word of the
 //! cluster's collector, which runs on the same machine.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use jiff::Timestamp;
 use pointsman_api_client::{Client, Event, Resource, Scope, Watcher};
+use pointsman_objects::Pod;
 use serde_json::Value;
 use tokio::task::AbortHandle;
 
@@ -52,7 +53,7 @@ impl Gates {
         let page = record.page.as_deref().context("the cluster has no collector")?;
         let authority = page.trim_start_matches("http://").trim_end_matches('/');
         let deletions = Deletions::default();
-        let watcher = Watcher::<Value>::new(client.clone(), Scope::all(Resource::PODS));
+        let watcher = Watcher::<Pod>::new(client.clone(), Scope::all(Resource::PODS));
         let watching = tokio::spawn(watch(watcher, namespace.to_owned(), deletions.clone()));
         let mut gates = Self {
             collector: authority
@@ -102,13 +103,13 @@ impl Gates {
     }
 }
 
-async fn watch(mut watcher: Watcher<Value>, namespace: String, deletions: Deletions) {
+async fn watch(mut watcher: Watcher<Pod>, namespace: String, deletions: Deletions) {
     loop {
         let event = watcher.next().await;
         let now = Timestamp::now();
         if let Event::Applied { key, object, .. } = event
             && key.namespace() == namespace
-            && object["metadata"]["deletionTimestamp"].is_string()
+            && object.is_terminating()
         {
             let mut deletions = deletions.lock().unwrap_or_else(PoisonError::into_inner);
             deletions.entry(key.name().to_owned()).or_insert(now);

@@ -1,19 +1,17 @@
 //! What becomes of requests from every node?
 
 use std::net::SocketAddr;
-use std::process::Stdio;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use pointsman_fabric::Netns;
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::task::JoinHandle;
 
 use pointsman_cluster::claim::Record;
-use pointsman_cluster::load::Tally;
+use pointsman_cluster::load::{self, Tally};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -38,25 +36,17 @@ impl Loads {
             tallies: Vec::new(),
         };
         for node in &record.nodes {
-            let mut command = Netns::named(&node.namespace)?.command(program);
-            command.args(["load", "--log=warn", "--report=100ms", "--timeout=5s"]);
-            command.args([format!("--target={target}"), format!("--rate={rate}")]);
-            command.stdin(Stdio::null()).stdout(Stdio::piped());
-            let mut process = Command::from(command)
-                .kill_on_drop(true)
-                .spawn()
-                .with_context(|| format!("starting the load of {}", node.name))?;
-            let lines = process.stdout.take().context("a load has an output")?;
+            let flags = [
+                "--report=100ms".to_owned(),
+                "--timeout=5s".to_owned(),
+                format!("--target={target}"),
+                format!("--rate={rate}"),
+            ];
             let tally = Arc::new(Mutex::new(Tally::default()));
             let counting = tally.clone();
-            loads.readers.push(tokio::spawn(async move {
-                let mut lines = BufReader::new(lines).lines();
-                while let Ok(Some(line)) = lines.next_line().await {
-                    if let Ok(more) = serde_json::from_str::<Tally>(&line) {
-                        lock(&counting).merge(&more);
-                    }
-                }
-            }));
+            let count = move |more: Tally| lock(&counting).merge(&more);
+            let (process, reader) = load::spawn(&node.namespace, Path::new(program), flags, count)?;
+            loads.readers.push(reader);
             loads.processes.push(process);
             loads.tallies.push(tally);
         }

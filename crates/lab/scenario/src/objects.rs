@@ -62,44 +62,9 @@ pub fn status(address: Ipv4Addr, ready: bool, now: Timestamp) -> Value {
     })
 }
 
-/// Whether all pods of a Deployment are of the newest template and available.
-pub fn is_rolled_out(deployment: &Value) -> bool {
-    let (spec, status) = (&deployment["spec"], &deployment["status"]);
-    let generation = deployment["metadata"]["generation"].as_u64();
-    let wanted = spec["replicas"].as_u64().unwrap_or(1);
-    status["observedGeneration"].as_u64() >= generation
-        && ["replicas", "updatedReplicas", "availableReplicas"]
-            .iter()
-            .all(|count| status[count].as_u64().unwrap_or(0) == wanted)
-}
-
-/// Whether an object says that it is ready.
-pub fn is_ready(object: &Value) -> bool {
-    let mut conditions = object["status"]["conditions"].as_array().into_iter().flatten();
-    conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
-}
-
 fn container(program: &str, port: u16) -> Value {
     json!({ "name": "web", "image": "host",
         "command": [program, "serve-http", format!("--listen=0.0.0.0:{port}")],
         "readinessProbe": { "httpGet": { "path": "/ready", "port": port },
             "periodSeconds": 1, "periodMilliseconds": -800, "timeoutSeconds": 1, "failureThreshold": 1 } })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_rollout_is_over_when_every_pod_is_new_and_available() {
-        let deployment = |observed: u64, updated: u64| {
-            json!({ "metadata": { "generation": 2 }, "spec": { "replicas": 3 }, "status": {
-                "observedGeneration": observed, "replicas": 3, "updatedReplicas": updated, "availableReplicas": 3 } })
-        };
-        assert!(is_rolled_out(&deployment(2, 3)));
-        assert!(!is_rolled_out(&deployment(1, 3)));
-        assert!(!is_rolled_out(&deployment(2, 2)));
-        let none = json!({ "metadata": { "generation": 1 }, "spec": { "replicas": 0 }, "status": { "observedGeneration": 1 } });
-        assert!(is_rolled_out(&none));
-    }
 }

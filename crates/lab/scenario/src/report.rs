@@ -19,9 +19,9 @@ use pointsman_cluster::plain_http;
 const RELAYS: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// One change as it was told.
+/// One change as the collector reported it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Told {
+pub struct Reported {
     /// When it happened.
     pub began: Timestamp,
     /// When each node had it in its kernel.
@@ -69,7 +69,7 @@ impl Collector {
         service: &str,
         kinds: &[&str],
         since: Timestamp,
-    ) -> anyhow::Result<Option<Told>> {
+    ) -> anyhow::Result<Option<Reported>> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let state = self.state().await?;
@@ -143,10 +143,10 @@ pub fn time(value: &Value) -> Option<Timestamp> {
     value.as_str()?.parse().ok()
 }
 
-fn read(change: &Value) -> Option<Told> {
+fn read(change: &Value) -> Option<Reported> {
     let written = time(&change["written"])?;
     let nodes = change["nodes"].as_array().into_iter().flatten();
-    Some(Told {
+    Some(Reported {
         began: time(&change["triggered"]).map_or(written, |triggered| triggered.min(written)),
         nodes: nodes
             .filter_map(|node| Some((node["name"].as_str()?.to_owned(), time(&node["at"])?)))
@@ -187,9 +187,12 @@ mod tests {
             "triggered": "2026-01-01T00:00:01.500000Z", "written": "2026-01-01T00:00:01.502000Z",
             "mostAfterSeconds": 0.004, "nodes": [{ "name": "n1", "at": "2026-01-01T00:00:01.504000Z" }],
         });
-        let told = read(&change).unwrap();
-        assert_eq!(told.began, "2026-01-01T00:00:01.5Z".parse().unwrap());
-        assert_eq!((told.nodes.len(), told.most), (1, Some(Duration::from_millis(4))));
+        let report = read(&change).unwrap();
+        assert_eq!(report.began, "2026-01-01T00:00:01.5Z".parse().unwrap());
+        assert_eq!(
+            (report.nodes.len(), report.most),
+            (1, Some(Duration::from_millis(4)))
+        );
         change["triggered"] = Value::Null;
         assert_eq!(
             read(&change).unwrap().began,

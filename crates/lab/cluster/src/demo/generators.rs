@@ -1,16 +1,13 @@
 //! The loads of all nodes, and what they have counted.
 
 use super::Stage;
-use crate::load::Tally;
-use anyhow::{Context, bail};
-use pointsman_fabric::Netns;
+use crate::load::{self, Tally};
+use anyhow::bail;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 
 /// How long a request may take before it counts as lost.
 pub const TIMEOUT: Duration = Duration::from_secs(2);
@@ -37,30 +34,16 @@ impl Generators {
     pub fn start(stage: &Stage, target: SocketAddr, rate: u32) -> anyhow::Result<Self> {
         let mut all = Vec::new();
         for node in stage.plan.nodes() {
-            let mut command = Netns::named(&node.namespace)?.command(&stage.program);
-            command.args([
-                "load",
-                "--log=warn",
-                "--report=50ms",
-                &format!("--timeout={}s", TIMEOUT.as_secs()),
-            ]);
-            command.args([format!("--target={target}"), format!("--rate={rate}")]);
-            command.stdin(Stdio::null()).stdout(Stdio::piped());
-            let mut process = Command::from(command)
-                .kill_on_drop(true)
-                .spawn()
-                .with_context(|| format!("starting the load of {}", node.name))?;
-            let lines = process.stdout.take().context("a load has an output")?;
+            let flags = [
+                "--report=50ms".to_owned(),
+                format!("--timeout={}s", TIMEOUT.as_secs()),
+                format!("--target={target}"),
+                format!("--rate={rate}"),
+            ];
             let counted = Arc::new(Mutex::new(Counted::default()));
             let counting = counted.clone();
-            tokio::spawn(async move {
-                let mut lines = BufReader::new(lines).lines();
-                while let Ok(Some(line)) = lines.next_line().await {
-                    if let Ok(tally) = serde_json::from_str::<Tally>(&line) {
-                        lock(&counting).add(&tally, Instant::now());
-                    }
-                }
-            });
+            let count = move |tally: Tally| lock(&counting).add(&tally, Instant::now());
+            let (process, _) = load::spawn(&node.namespace, &stage.program, flags, count)?;
             all.push(Generator {
                 node: node.name,
                 process,

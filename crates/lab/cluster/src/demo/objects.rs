@@ -1,8 +1,10 @@
 //! The Deployment and the Service of the demonstration.
 
 use super::Stage;
+use crate::rollout::{self, is_rolled_out};
 use anyhow::{Context, bail};
 use pointsman_api_client::{ApiError, Client, DeleteOptions, Patch, Resource};
+use pointsman_objects::{Node, Pod};
 use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -26,11 +28,11 @@ pub async fn create(stage: &Stage) -> anyhow::Result<()> {
 
 /// Forgets the latency profile of an earlier demonstration, so that a lost node is noticed within seconds.
 pub async fn forget_profile(client: &Client) -> anyhow::Result<()> {
-    const WISHES: Resource = Resource::new("config.openshift.io", "v1", "nodes");
+    const CONFIG_NODES: Resource = Resource::new("config.openshift.io", "v1", "nodes");
     let config_maps = || client.api(Resource::core("configmaps"), Some("kube-system"));
-    // The wish first: nobody writes the others then.
+    // What is asked for goes first: nobody writes the others then.
     for (api, name) in [
-        (client.api(WISHES, None), "cluster"),
+        (client.api(CONFIG_NODES, None), "cluster"),
         (config_maps(), "pointsman-latency-profile"),
     ] {
         match api.delete(name, &DeleteOptions::default()).await {
@@ -66,7 +68,7 @@ pub async fn wait_for_rollout(client: &Client) -> anyhow::Result<()> {
     loop {
         let deployment: Value = deployments.get(NAME).await?;
         let pods = pods(client).await?;
-        if is_rolled_out(&deployment) && pods.len() as u64 == REPLICAS && pods.iter().all(Pod::is_well) {
+        if is_rolled_out(&deployment) && pods.len() as u64 == REPLICAS && pods.iter().all(is_well) {
             return Ok(());
         }
         if started.elapsed() > PATIENCE {
@@ -86,68 +88,20 @@ pub async fn cluster_address(client: &Client) -> anyhow::Result<IpAddr> {
     address.parse().context("the Service has no cluster address")
 }
 
-/// A pod of the demonstration.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pod {
-    /// Its name, which is also its host name.
-    pub name: String,
-    pub node: String,
-    /// Its address, once it has one.
-    pub address: Option<IpAddr>,
-    /// Whether it says that it is ready.
-    pub is_ready: bool,
-    /// Whether it is on its way out.
-    pub is_terminating: bool,
-}
-
-impl Pod {
-    /// Whether it serves and stays.
-    pub fn is_well(&self) -> bool {
-        self.is_ready && !self.is_terminating
-    }
+/// Whether a pod serves and stays.
+pub fn is_well(pod: &Pod) -> bool {
+    pod.is_ready() && !pod.is_terminating()
 }
 
 /// The pods of the demonstration, in order of name.
 pub async fn pods(client: &Client) -> anyhow::Result<Vec<Pod>> {
-    let path = format!("/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=app%3D{NAME}");
-    let list: Value = client.get_path(&path).await?;
-    let items = list["items"].as_array().into_iter().flatten();
-    let mut pods: Vec<Pod> = items.map(read_pod).collect();
-    pods.sort_unstable_by(|one, other| one.name.cmp(&other.name));
-    Ok(pods)
+    Ok(rollout::pods(client, NAMESPACE, NAME).await?)
 }
 
 /// Whether the Node says that it is ready.
 pub async fn is_node_ready(client: &Client, node: &str) -> anyhow::Result<bool> {
-    let node: Value = client.api(Resource::NODES, None).get(node).await?;
-    Ok(is_ready(&node))
-}
-
-fn read_pod(pod: &Value) -> Pod {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    Pod {
-        name: text(&pod["metadata"]["name"]),
-        node: text(&pod["spec"]["nodeName"]),
-        address: pod["status"]["podIP"].as_str().and_then(|ip| ip.parse().ok()),
-        is_ready: is_ready(pod),
-        is_terminating: pod["metadata"]["deletionTimestamp"].is_string(),
-    }
-}
-
-fn is_ready(object: &Value) -> bool {
-    let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
-    let mut ready = conditions.filter(|condition| condition["type"] == "Ready");
-    ready
-        .next()
-        .is_some_and(|condition| condition["status"] == "True")
-}
-
-fn is_rolled_out(deployment: &Value) -> bool {
-    let (status, generation) = (&deployment["status"], &deployment["metadata"]["generation"]);
-    status["observedGeneration"].as_u64() >= generation.as_u64()
-        && ["replicas", "updatedReplicas", "availableReplicas"]
-            .iter()
-            .all(|count| status[count].as_u64() == Some(REPLICAS))
+    let node: Node = client.api(Resource::NODES, None).get(node).await?;
+    Ok(node.is_ready())
 }
 
 async fn apply(client: &Client, resource: Resource, object: &Value) -> anyhow::Result<()> {

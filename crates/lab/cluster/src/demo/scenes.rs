@@ -89,38 +89,39 @@ async fn unready_pod(stage: &Stage, loads: &Generators) -> anyhow::Result<String
     let pods = objects::pods(&stage.client).await?;
     let pod = pods
         .into_iter()
-        .find(objects::Pod::is_well)
+        .find(objects::is_well)
         .context("no pod is ready")?;
-    let address = SocketAddr::new(pod.address.context("the pod has no address")?, POD_PORT);
+    let address = SocketAddr::new(*pod.ips.first().context("the pod has no address")?, POD_PORT);
+    let name = &pod.metadata.name;
     let switch = async |path: &str| {
         let answer = plain_http::get(address, path, Duration::from_secs(2)).await;
-        answer.with_context(|| format!("asking pod {} for {path}", pod.name))
+        answer.with_context(|| format!("asking pod {name} for {path}"))
     };
     let readiness = async |wanted: bool| {
         until("the pod's readiness changes", async || {
             let pods = objects::pods(&stage.client).await?;
             Ok(pods
                 .iter()
-                .any(|other| other.name == pod.name && other.is_ready == wanted))
+                .any(|other| other.metadata.name == *name && other.is_ready() == wanted))
         })
         .await
     };
     let off = Instant::now();
     switch("/ready/off").await?;
     readiness(false).await?;
-    let told = off.elapsed();
+    let noticed = off.elapsed();
     until("nobody sends to the pod", async || {
-        let last = loads.last_answer(&pod.name);
+        let last = loads.last_answer(name);
         Ok(last.is_none_or(|last| last.elapsed() > QUIET))
     })
     .await?;
-    let last = loads.last_answer(&pod.name).unwrap_or(off);
+    let last = loads.last_answer(name).unwrap_or(off);
     let out = last.saturating_duration_since(off);
     switch("/ready/on").await?;
     readiness(true).await?;
     Ok(format!(
         "probe noticed after {}, last request after {}",
-        millis(told),
+        millis(noticed),
         millis(out)
     ))
 }
@@ -136,9 +137,11 @@ async fn lost_node(stage: &Stage, loads: &Generators) -> anyhow::Result<String> 
         Ok(!objects::is_node_ready(&stage.client, VICTIM).await?)
     })
     .await;
-    let told = until("its pods are called unready", async || {
+    let unready = until("its pods are called unready", async || {
         let pods = objects::pods(&stage.client).await?;
-        Ok(pods.iter().all(|pod| pod.node != VICTIM || !pod.is_ready))
+        Ok(pods
+            .iter()
+            .all(|pod| pod.node_name.as_deref() != Some(VICTIM) || !pod.is_ready()))
     })
     .await;
     let known = cut.elapsed();
@@ -149,11 +152,11 @@ async fn lost_node(stage: &Stage, loads: &Generators) -> anyhow::Result<String> 
     tokio::time::sleep(Duration::from_secs(3)).await;
     let after = loads.lost(VICTIM) - before;
     network::set_cable(&stage.plan, &victim.port, true)?;
-    noticed.and(told)?;
+    noticed.and(unready)?;
     until("the node is back", async || {
         let pods = objects::pods(&stage.client).await?;
         let is_back = objects::is_node_ready(&stage.client, VICTIM).await?;
-        Ok(is_back && pods.iter().filter(|pod| pod.is_well()).count() as u64 == objects::REPLICAS)
+        Ok(is_back && pods.iter().filter(|pod| objects::is_well(pod)).count() as u64 == objects::REPLICAS)
     })
     .await?;
     Ok(format!("known after {}; lost later: {after}", seconds(known)))

@@ -28,7 +28,7 @@ pub struct InitConfig {
 /// Sets the namespaces up and runs the command in them. Only a process with a single thread can.
 pub fn init(config: &InitConfig) -> anyhow::Result<ExitCode> {
     set_parent_process_death_signal(Some(Signal::KILL)).context("asking to end with the process outside")?;
-    // This is still the tree of processes outside, so that it tells our number there.
+    // This is still the tree of processes outside, so that it has our number there.
     let own = std::fs::read_link("/proc/self").context("reading our own number")?;
     let own = own.display().to_string();
     // Its path is that in the old tree, which the new one has too.
