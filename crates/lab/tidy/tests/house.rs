@@ -84,16 +84,6 @@ const NOT_YET: &[(&str, &str, &str)] = &[
     ),
     (
         "documentation says more than the name",
-        "benches",
-        "is deleted crate by crate",
-    ),
-    (
-        "documentation says more than the name",
-        "bins",
-        "is deleted crate by crate",
-    ),
-    (
-        "documentation says more than the name",
         "crates",
         "is deleted crate by crate",
     ),
