@@ -12,6 +12,7 @@
 pub mod compact;
 pub mod condition;
 pub mod config_map;
+pub mod config_node;
 pub mod endpoint_slice;
 pub mod interner;
 pub mod lease;
@@ -30,6 +31,7 @@ pub mod value;
 
 pub use condition::{Condition, ConditionStatus};
 pub use config_map::ConfigMap;
+pub use config_node::ConfigNode;
 pub use endpoint_slice::EndpointSlice;
 pub use interner::Interner;
 pub use lease::Lease;

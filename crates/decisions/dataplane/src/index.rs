@@ -17,6 +17,8 @@ use pointsman_model::{
     Address, Endpoint, NodeName, Revision, Service, ServiceName, ServicePortName, Slice, SliceName, Zone,
 };
 
+pub use pointsman_protocol::watermark::{Progress, Watermark};
+
 use crate::claims::Claims;
 use crate::programmer::Recovery;
 use crate::select::{Judgement, Needs, Viewpoint, judge};
@@ -100,50 +102,6 @@ impl<A> Batch<A> {
     /// Whether there is nothing to write. Such a batch is still committed, for its watermark and times.
     pub fn is_empty(&self) -> bool {
         self.scope == Scope::Partial && self.changes.is_empty()
-    }
-}
-
-/// Up to which resource version all changes are known; one number for each watched resource, because
-/// a quiet resource would otherwise hold back the other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Watermark {
-    /// All Service changes up to this version.
-    pub services: Option<Revision>,
-    /// All EndpointSlice changes up to this version.
-    pub slices: Option<Revision>,
-}
-
-impl Watermark {
-    /// What both have reached.
-    #[must_use]
-    pub fn lower(self, other: Self) -> Self {
-        Self {
-            services: self.services.min(other.services),
-            slices: self.slices.min(other.slices),
-        }
-    }
-}
-
-/// How far changes have come, stage by stage. What one stage lacks waits in the one before it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// All changes up to here have been told by the watches.
-    pub received: Watermark,
-    /// All changes up to here are part of a batch that was taken out for the kernel.
-    pub planned: Watermark,
-    /// All changes up to here are in the kernel.
-    pub committed: Watermark,
-}
-
-impl Progress {
-    /// What both have reached.
-    #[must_use]
-    pub fn lower(self, other: Self) -> Self {
-        Self {
-            received: self.received.lower(other.received),
-            planned: self.planned.lower(other.planned),
-            committed: self.committed.lower(other.committed),
-        }
     }
 }
 

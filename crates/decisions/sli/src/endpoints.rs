@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::moment::Moment;
+use pointsman_model::Moment;
 
 /// Endpoints that are gone are remembered for this long, and so many of them.
 const MEMORY: (Duration, usize) = (Duration::from_secs(600), 100_000);

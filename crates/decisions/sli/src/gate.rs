@@ -5,45 +5,9 @@
 
 use std::time::Duration;
 
+use pointsman_protocol::gate::Outcome;
+
 use crate::endpoints::Requirement;
-
-/// The wait that is never exceeded, unless a caller asks for another.
-pub const DEFAULT_BOUND: Duration = Duration::from_secs(5);
-/// The longest wait that a caller may ask for.
-pub const LONGEST_BOUND: Duration = Duration::from_secs(60);
-
-/// Why a gate opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Outcome {
-    /// No programmer sends new connections to the pod any more.
-    Everywhere,
-    /// The bounded wait is over; somebody is behind.
-    Bound,
-    /// No Service sends traffic to the pod.
-    NoEndpoints,
-    /// No programmer tells its watermark.
-    NoProgrammers,
-}
-
-impl Outcome {
-    /// All of them.
-    pub const ALL: [Self; 4] = [
-        Self::Everywhere,
-        Self::Bound,
-        Self::NoEndpoints,
-        Self::NoProgrammers,
-    ];
-
-    /// The word in answers and metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Everywhere => "everywhere",
-            Self::Bound => "bound",
-            Self::NoEndpoints => "no-endpoints",
-            Self::NoProgrammers => "no-programmers",
-        }
-    }
-}
 
 /// What a gate looks at.
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +43,7 @@ pub fn decide(situation: &Situation) -> Option<Outcome> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pointsman_protocol::gate::DEFAULT_BOUND;
 
     fn situation(requirement: Requirement, lowest: u64, waited_ms: u64) -> Situation {
         Situation {

@@ -12,11 +12,13 @@ pub mod endpoints;
 pub mod fold;
 pub mod gate;
 pub mod measure;
-mod moment;
 pub mod pool;
 pub mod skew;
 pub mod slo;
 pub mod source;
 pub mod window;
 
-pub use moment::Moment;
+/// Whole microseconds of a duration.
+fn micros(duration: std::time::Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}

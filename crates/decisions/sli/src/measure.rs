@@ -7,9 +7,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use pointsman_model::Moment;
 
-use crate::moment::{Moment, micros};
+use crate::micros;
 use crate::pool::{Estimate, Pool, Span};
 use crate::slo::{self, Day, share};
 use crate::source::{Reading, addition};
@@ -23,27 +23,25 @@ const GRACE: Duration = Duration::from_secs(30);
 /// A programmer that is gone is remembered for this long, in case it comes back.
 const MEMORY: Duration = Duration::from_secs(3600);
 
-/// Everything that is kept.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+/// Everything that is kept. Fields are open to whoever writes it down; only the methods change them.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Measure {
     /// A fixed objective in microseconds; without it, it follows the number of programmers.
-    fixed_objective: Option<u64>,
-    programmers: BTreeMap<String, Programmer>,
-    window: Window,
-    exact: Window,
-    day: Day,
-    last_tick: Moment,
-    next_evaluation: Moment,
+    pub fixed_objective: Option<u64>,
+    pub programmers: BTreeMap<String, Programmer>,
+    pub window: Window,
+    pub exact: Window,
+    pub day: Day,
+    pub last_tick: Moment,
+    pub next_evaluation: Moment,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Programmer {
-    known_since: Moment,
-    reading: Option<Reading>,
+#[derive(Clone, Debug, PartialEq)]
+pub struct Programmer {
+    pub known_since: Moment,
+    pub reading: Option<Reading>,
     /// When it left; none while it is there.
-    left: Option<Moment>,
+    pub left: Option<Moment>,
 }
 
 /// The SLI at one moment.

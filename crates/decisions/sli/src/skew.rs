@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::moment::Moment;
+use pointsman_model::Moment;
 
 /// Measurements that are kept.
 const KEPT: usize = 12;

@@ -6,8 +6,6 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use crate::pool::{Estimate, Pool, Span};
 
 /// The objective by number of programmers: up to so many, this time.
@@ -28,8 +26,7 @@ pub fn objective(programmers: usize) -> Duration {
 }
 
 /// Whether a promise was kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It was.
     Met,
@@ -67,8 +64,7 @@ pub fn judge(figure: Option<Estimate>, coverage: f64, objective: Duration) -> Ve
 }
 
 /// What is known of one cluster-day. Days are those of UTC.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Day {
     /// Days since 1970.
     pub number: i64,

@@ -5,13 +5,11 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
-use crate::moment::Moment;
 use crate::pool::Pool;
+use pointsman_model::Moment;
 
 /// One reading of a programmer's counters.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
     /// When it was read.
     pub at: Moment,

@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use pointsman_model::Moment;
 
-use crate::moment::{Moment, micros};
+use crate::micros;
 use crate::pool::Pool;
 
 /// The seed's window.
@@ -14,17 +14,21 @@ pub const WINDOW: Duration = Duration::from_secs(300);
 pub const SLOT: Duration = Duration::from_secs(5);
 
 /// Samples and coverage of the last five minutes.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Window {
-    slots: VecDeque<Slot>,
+    /// In order of their numbers.
+    pub slots: VecDeque<Slot>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Slot {
-    number: i64,
-    samples: Pool,
-    expected_seconds: f64,
-    covered_seconds: f64,
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Slot {
+    /// Slots since 1970.
+    pub number: i64,
+    pub samples: Pool,
+    /// Seconds of programmers that passed.
+    pub expected_seconds: f64,
+    /// Seconds of programmers that samples cover.
+    pub covered_seconds: f64,
 }
 
 impl Window {

@@ -49,7 +49,7 @@ impl Config {
             discover: true,
             programmer_port: 10249,
             scrape_interval: Duration::from_secs(10),
-            gate_bound: pointsman_sli::gate::DEFAULT_BOUND,
+            gate_bound: pointsman_protocol::gate::DEFAULT_BOUND,
             objective: None,
         }
     }
@@ -72,7 +72,7 @@ impl std::str::FromStr for Listed {
             .split_once('=')
             .filter(|(name, url)| !name.is_empty() && !url.is_empty());
         let (name, url) = split.ok_or_else(|| format!("{text:?} is not NAME=URL"))?;
-        crate::client::Target::parse(url)?;
+        pointsman_http::Target::parse(url).map_err(|error| error.to_string())?;
         Ok(Self {
             name: name.to_owned(),
             url: url.to_owned(),

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use pointsman_sli::measure::Measure;
 use pointsman_sli::slo::Day;
-use serde::de::DeserializeOwned;
+
+use crate::saved::Saved;
 
 /// Days that are kept in memory and in the file.
 pub(crate) const DAYS: usize = 400;
@@ -66,21 +67,21 @@ impl Store {
         found.days.drain(..extra);
         // The file would otherwise grow for ever, and a torn last line would swallow the next.
         if extra > 0 || found.damaged > 0 {
-            let lines: String = found.days.iter().map(|day| line(&json(day))).collect();
+            let lines: String = found.days.iter().map(|day| line(&day.to_json())).collect();
             replace(&self.days(), lines.as_bytes())?;
         }
         Ok(found)
     }
 
     /// Writes down a measurement as it is now; durable when this returns.
-    pub fn save(&self, measure: &str) -> io::Result<()> {
-        replace(&self.state(), line(measure).as_bytes())
+    pub fn save(&self, measure: &Measure) -> io::Result<()> {
+        replace(&self.state(), line(&measure.to_json()).as_bytes())
     }
 
     /// Writes down a finished day; durable when this returns.
     pub fn append(&self, day: &Day) -> io::Result<()> {
         let mut file = File::options().create(true).append(true).open(self.days())?;
-        file.write_all(line(&json(day)).as_bytes())?;
+        file.write_all(line(&day.to_json()).as_bytes())?;
         file.sync_all()
     }
 
@@ -93,19 +94,14 @@ impl Store {
     }
 }
 
-/// A measurement or a day as text.
-pub(crate) fn json(value: &impl serde::Serialize) -> String {
-    serde_json::to_string(value).expect("plain values always serialize")
-}
-
 fn line(text: &str) -> String {
     format!("{:016x} {text}\n", checksum(text))
 }
 
-fn decode<T: DeserializeOwned>(line: &str) -> Option<T> {
+fn decode<T: Saved>(line: &str) -> Option<T> {
     let (sum, text) = line.split_once(' ')?;
     let matches = u64::from_str_radix(sum, 16).ok()? == checksum(text);
-    matches.then(|| serde_json::from_str(text).ok()).flatten()
+    matches.then(|| T::from_json(text)).flatten()
 }
 
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -130,7 +126,7 @@ fn checksum(text: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pointsman_sli::Moment;
+    use pointsman_model::Moment;
 
     fn day(number: i64, programmers: usize) -> Day {
         Day {
@@ -146,7 +142,7 @@ mod tests {
         assert!(store.load().unwrap().measure.is_none());
         let mut measure = Measure::new(None, Moment(5));
         measure.joined("n1", Moment(5));
-        store.save(&json(&measure)).unwrap();
+        store.save(&measure).unwrap();
         for number in [7, 8] {
             store.append(&day(number, 1)).unwrap();
         }
@@ -179,7 +175,7 @@ mod tests {
     fn the_file_of_days_is_bounded() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(directory.path()).unwrap();
-        let all: String = (0..500).map(|number| line(&json(&day(number, 1)))).collect();
+        let all: String = (0..500).map(|number| line(&day(number, 1).to_json())).collect();
         fs::write(store.days(), all).unwrap();
         assert_eq!(store.load().unwrap().days.len(), DAYS);
         assert_eq!(fs::read_to_string(store.days()).unwrap().lines().count(), DAYS);

@@ -3,7 +3,7 @@
 //! The files in `deploy/monitoring` are made here, from the definitions of the metrics; a test makes them
 //! anew and compares. `POINTSMAN_WRITE=1 cargo nextest run -p pointsman-collector monitoring` writes them.
 
-use pointsman_sli::Moment;
+use pointsman_model::Moment;
 use pointsman_sli::measure::{Measure, Sli};
 use pointsman_telemetry::{Definition, Kind, Registry, Unit};
 use serde_json::{Value, json};

@@ -7,17 +7,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pointsman_api_client::backoff::Backoff;
-use pointsman_sli::Moment;
-use pointsman_sli::fold::Report;
+use pointsman_http::{Bytes, Target};
+use pointsman_model::Moment;
+use pointsman_protocol::watermark::{self, Line, Report};
+use pointsman_protocol::{clock, relay};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 
-use crate::client::Target;
-use crate::line;
 use crate::now;
 
-/// Programmers give a sign of life every second; this much silence means a dead connection.
-const SILENCE: Duration = Duration::from_secs(10);
+/// How long a programmer may take until its stream begins.
+const CONNECT: Duration = Duration::from_secs(5);
+/// So many heartbeats that do not come mean a dead connection.
+const SILENCE: Duration = watermark::HEARTBEAT.saturating_mul(10);
 /// How often a plain kube-proxy is asked whether it has become something better.
 const PLAIN_AGAIN: Duration = Duration::from_secs(60);
 /// How long reading metrics may take.
@@ -28,20 +30,20 @@ const METRICS: usize = 32 << 20;
 /// Which programmer, for as long as it is followed at this address.
 pub(crate) type Key = Arc<str>;
 
-/// What a follower tells.
+/// What a follower has seen.
 #[derive(Debug)]
-pub(crate) enum Told {
-    /// Lines of one programmer, oldest first, and how many could not be read.
+pub(crate) enum Observation {
+    /// Lines of one programmer, oldest first.
     Lines {
         who: Key,
         lines: Vec<Report>,
-        garbage: u64,
+        malformed: u64,
         at: Moment,
     },
     /// Lines of many programmers.
     Relayed {
         lines: Vec<(Key, Report)>,
-        garbage: u64,
+        malformed: u64,
         at: Moment,
     },
     /// A stream ended or could not be opened.
@@ -57,37 +59,38 @@ pub(crate) enum Told {
     /// Its metrics, or why they could not be read.
     Metrics {
         who: Key,
-        text: Result<Vec<u8>, String>,
+        text: Result<Bytes, String>,
         at: Moment,
     },
 }
 
 /// Follows the stream of one programmer until the receiver is gone.
-pub(crate) async fn stream(who: Key, target: Target, told: mpsc::Sender<Told>) {
+pub(crate) async fn stream(who: Key, target: Target, observed: mpsc::Sender<Observation>) {
     let mut backoff = backoff();
     loop {
         let began = Instant::now();
-        match read_stream(&who, &target, &told).await {
+        let read = read_lines(&target, watermark::PATH, &observed, |lines, malformed| {
+            Observation::Lines {
+                who: who.clone(),
+                lines: lines.into_iter().map(|(_, report)| report).collect(),
+                malformed,
+                at: now(),
+            }
+        });
+        let (seen, plain) = match read.await {
             Ended::Closed => return,
-            Ended::Plain => {
-                if told.send(Told::Plain { who: who.clone() }).await.is_err() {
-                    return;
-                }
-                tokio::time::sleep(PLAIN_AGAIN).await;
-                continue;
-            }
+            Ended::Plain => (Observation::Plain { who: who.clone() }, true),
             Ended::Failed(why) => {
-                if told
-                    .send(Told::Lost {
-                        who: who.clone(),
-                        why,
-                    })
-                    .await
-                    .is_err()
-                {
-                    return;
-                }
+                let who = who.clone();
+                (Observation::Lost { who, why }, false)
             }
+        };
+        if observed.send(seen).await.is_err() {
+            return;
+        }
+        if plain {
+            tokio::time::sleep(PLAIN_AGAIN).await;
+            continue;
         }
         if began.elapsed() > Duration::from_secs(5) {
             backoff.reset();
@@ -97,13 +100,20 @@ pub(crate) async fn stream(who: Key, target: Target, told: mpsc::Sender<Told>) {
 }
 
 /// Follows a relay until the receiver is gone.
-pub(crate) async fn relay(target: Target, told: mpsc::Sender<Told>) {
+pub(crate) async fn relay(target: Target, observed: mpsc::Sender<Observation>) {
     let mut backoff = backoff();
     loop {
-        match read_relay(&target, &told).await {
+        let read = read_lines(&target, "", &observed, |lines, mut malformed| {
+            let (lines, nameless): (Vec<_>, Vec<_>) =
+                lines.into_iter().partition(|(node, _)| !node.is_empty());
+            malformed += nameless.len() as u64;
+            let at = now();
+            Observation::Relayed { lines, malformed, at }
+        });
+        match read.await {
             Ended::Closed => return,
-            Ended::Plain => tracing::warn!(?target, "the relay has no stream of watermarks"),
-            Ended::Failed(why) => tracing::warn!(?target, why, "the relay is lost, connecting again"),
+            Ended::Plain => tracing::warn!(?target, "the relay has no stream at {}", relay::PATH),
+            Ended::Failed(why) => tracing::warn!(?target, why, "lost the relay, connecting again"),
         }
         tokio::time::sleep(backoff.next(fastrand::f64())).await;
     }
@@ -115,7 +125,7 @@ pub(crate) async fn scrape(
     target: Target,
     every: Duration,
     turns: Arc<Semaphore>,
-    told: mpsc::Sender<Told>,
+    observed: mpsc::Sender<Observation>,
 ) {
     // Programmers that were found together should not be read together; the first reading comes soon,
     // because what happened before it is not known to have happened here.
@@ -125,25 +135,24 @@ pub(crate) async fn scrape(
     loop {
         rounds.tick().await;
         let Ok(turn) = turns.acquire().await else { return };
-        if let Some((ahead, round_trip)) = clock(&target).await {
-            let who = who.clone();
-            let news = Told::Clock {
-                who,
+        if let Some((ahead, round_trip)) = read_clock(&target).await {
+            let seen = Observation::Clock {
+                who: who.clone(),
                 ahead,
                 round_trip,
             };
-            if told.send(news).await.is_err() {
+            if observed.send(seen).await.is_err() {
                 return;
             }
         }
         let text = target.get("/metrics", METRICS, SCRAPE).await;
         drop(turn);
-        let news = Told::Metrics {
+        let seen = Observation::Metrics {
             who: who.clone(),
             text: text.map_err(|error| error.to_string()),
             at: now(),
         };
-        if told.send(news).await.is_err() {
+        if observed.send(seen).await.is_err() {
             return;
         }
     }
@@ -158,79 +167,56 @@ enum Ended {
     Failed(String),
 }
 
-async fn read_stream(who: &Key, target: &Target, told: &mpsc::Sender<Told>) -> Ended {
-    let mut answer = match open(target, "/watermark").await {
+/// Reads lines until the stream ends, and hands over those that came together with how many could not be
+/// read.
+async fn read_lines(
+    target: &Target,
+    path: &str,
+    observed: &mpsc::Sender<Observation>,
+    observation: impl Fn(Vec<(Key, Report)>, u64) -> Observation,
+) -> Ended {
+    let mut answer = match target.open(path, CONNECT).await {
         Ok(answer) => answer,
-        Err(ended) => return ended,
+        Err(error) => return Ended::Failed(error.to_string()),
     };
+    match answer.status.as_u16() {
+        200 => {}
+        404 | 405 | 501 => return Ended::Plain,
+        status => return Ended::Failed(format!("{path} answers with status {status}")),
+    }
+    // One programmer's lines all have the same name.
+    let mut last = Key::from("");
     loop {
-        let (mut lines, mut garbage) = (Vec::new(), 0);
-        let more = answer.lines(|text| match line::parse(text) {
-            Some((_, report)) => lines.push(report),
-            None => garbage += u64::from(!text.is_empty()),
+        let (mut lines, mut malformed) = (Vec::new(), 0);
+        let more = answer.lines(|text| match watermark::decode(text) {
+            Some(Line { node, report }) => {
+                if *last != *node {
+                    last = Key::from(&*node);
+                }
+                lines.push((last.clone(), report));
+            }
+            None => malformed += u64::from(!text.is_empty()),
         });
         match tokio::time::timeout(SILENCE, more).await {
-            Err(_) => return Ended::Failed(format!("no sign of life in {SILENCE:?}")),
+            Err(_) => return Ended::Failed(format!("no heartbeat within {SILENCE:?}")),
             Ok(Err(error)) => return Ended::Failed(error.to_string()),
             Ok(Ok(false)) => return Ended::Failed("the stream ended".into()),
             Ok(Ok(true)) => {}
         }
-        let news = Told::Lines {
-            who: who.clone(),
-            lines,
-            garbage,
-            at: now(),
-        };
-        if told.send(news).await.is_err() {
+        if observed.send(observation(lines, malformed)).await.is_err() {
             return Ended::Closed;
         }
-    }
-}
-
-async fn read_relay(target: &Target, told: &mpsc::Sender<Told>) -> Ended {
-    let mut answer = match open(target, "").await {
-        Ok(answer) => answer,
-        Err(ended) => return ended,
-    };
-    loop {
-        let (mut lines, mut garbage) = (Vec::new(), 0);
-        let more = answer.lines(|text| match line::parse(text) {
-            Some((node, report)) if !node.is_empty() => lines.push((Key::from(&*node), report)),
-            _ => garbage += u64::from(!text.is_empty()),
-        });
-        match tokio::time::timeout(SILENCE, more).await {
-            Err(_) => return Ended::Failed(format!("no sign of life in {SILENCE:?}")),
-            Ok(Err(error)) => return Ended::Failed(error.to_string()),
-            Ok(Ok(false)) => return Ended::Failed("the stream ended".into()),
-            Ok(Ok(true)) => {}
-        }
-        let at = now();
-        if told.send(Told::Relayed { lines, garbage, at }).await.is_err() {
-            return Ended::Closed;
-        }
-    }
-}
-
-async fn open(target: &Target, path: &str) -> Result<crate::client::Answer, Ended> {
-    match target.open(path).await {
-        Ok(answer) if answer.status == 200 => Ok(answer),
-        Ok(answer) if matches!(answer.status, 404 | 405 | 501) => Err(Ended::Plain),
-        Ok(answer) => Err(Ended::Failed(format!("{path} answers {}", answer.status))),
-        Err(error) => Err(Ended::Failed(error.to_string())),
     }
 }
 
 /// The other clock, read halfway between question and answer; wrong by at most half the round trip.
-async fn clock(target: &Target) -> Option<(i64, Duration)> {
-    #[derive(serde::Deserialize)]
-    struct Clock {
-        time: String,
-    }
+async fn read_clock(target: &Target) -> Option<(i64, Duration)> {
     let asked = (now(), Instant::now());
-    let body = target.get("/clock", 1024, Duration::from_secs(2)).await.ok()?;
+    let answer = target
+        .get(clock::PATH, clock::LONGEST, Duration::from_secs(2))
+        .await;
     let round_trip = asked.1.elapsed();
-    let clock: Clock = serde_json::from_slice(&body).ok()?;
-    let there = crate::wire::moment(&clock.time)?;
+    let there = clock::decode(&answer.ok()?)?;
     Some((there.0 - asked.0.after(round_trip / 2).0, round_trip))
 }
 

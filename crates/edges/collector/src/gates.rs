@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use pointsman_sli::Moment;
+use pointsman_model::Moment;
+use pointsman_protocol::gate::{Answer, Outcome, Subject};
+use pointsman_protocol::watermark::Resource;
 use pointsman_sli::endpoints::Requirement;
-use pointsman_sli::fold::Resource;
-use pointsman_sli::gate::{Outcome, Situation, decide};
+use pointsman_sli::gate::{Situation, decide};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -16,73 +17,35 @@ use crate::world::World;
 pub(crate) const MOST: usize = 10_000;
 /// Names of those behind that an answer carries.
 const NAMED: usize = 20;
-/// Opened gates that the page shows.
+/// Answer gates that the page shows.
 const RECENT: usize = 50;
-/// A hook may ask before our watch has told us of the deletion.
+/// A hook may ask before our watch has shown us the deletion.
 const SETTLE: Duration = Duration::from_secs(1);
 /// How often gates are looked at again whose pods may still turn out to have endpoints.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// Whom a gate is for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum For {
-    /// A pod, as namespace/name, and its uid if the caller knows it.
-    Pod { pod: String, uid: String },
-    /// All pods of a Service (namespace/name) under deletion, on one node or on all.
-    Service { service: String, node: Option<String> },
-}
-
-impl For {
-    /// Which form of the question it is.
-    pub fn form(&self) -> &'static str {
-        match self {
-            Self::Pod { .. } => "pod",
-            Self::Service { .. } => "service",
-        }
-    }
-
-    /// What it is about, as namespace/name.
-    pub fn about(&self) -> &str {
-        match self {
-            Self::Pod { pod, .. } => pod,
-            Self::Service { service, .. } => service,
-        }
-    }
-}
-
 /// The question whether a pod may be stopped.
 #[derive(Debug)]
 pub(crate) struct Question {
-    pub gate: For,
+    pub gate: Subject,
     pub bound: Duration,
-    pub reply: oneshot::Sender<Opened>,
-}
-
-/// The answer.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Opened {
-    pub outcome: Outcome,
-    pub waited: Duration,
-    /// Programmers that are not there yet.
-    pub behind: Vec<String>,
-    /// Whether the slice was missing, and not a programmer.
-    pub unmarked: bool,
+    pub reply: oneshot::Sender<Answer>,
 }
 
 /// A gate that has opened.
 #[derive(Clone, Debug)]
 pub(crate) struct Past {
-    pub gate: For,
-    pub opened: Opened,
+    pub gate: Subject,
+    pub opened: Answer,
     pub at: Moment,
 }
 
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    pub gate: For,
+    pub gate: Subject,
     pub asked: Instant,
     pub bound: Duration,
-    reply: oneshot::Sender<Opened>,
+    reply: oneshot::Sender<Answer>,
 }
 
 /// All gates.
@@ -150,15 +113,20 @@ impl Gates {
 }
 
 /// What a gate waits for.
-pub(crate) fn requirement(gate: &For, world: &World, waited: Duration, wall: Moment) -> (Requirement, bool) {
+pub(crate) fn requirement(
+    gate: &Subject,
+    world: &World,
+    waited: Duration,
+    wall: Moment,
+) -> (Requirement, bool) {
     match gate {
-        For::Pod { pod, uid } => world.of_pod(pod, uid, wall),
-        For::Service { service, node } => (world.of_service(service, node.as_deref()), waited < SETTLE),
+        Subject::Pod { pod, uid } => world.of_pod(pod, uid, wall),
+        Subject::Service { service, node } => (world.of_service(service, node.as_deref()), waited < SETTLE),
     }
 }
 
 /// The answer, or whether it may change by itself.
-fn judge(waiting: &Waiting, world: &World, now: Instant, wall: Moment) -> Result<Opened, bool> {
+fn judge(waiting: &Waiting, world: &World, now: Instant, wall: Moment) -> Result<Answer, bool> {
     let waited = now.saturating_duration_since(waiting.asked);
     let (requirement, may_appear) = requirement(&waiting.gate, world, waited, wall);
     let situation = Situation {
@@ -176,7 +144,7 @@ fn judge(waiting: &Waiting, world: &World, now: Instant, wall: Moment) -> Result
         }
         _ => Vec::new(),
     };
-    Ok(Opened {
+    Ok(Answer {
         outcome,
         waited,
         behind: behind.into_iter().map(str::to_owned).collect(),
@@ -188,7 +156,8 @@ fn judge(waiting: &Waiting, world: &World, now: Instant, wall: Moment) -> Result
 mod tests {
     use super::*;
     use pointsman_api_client::{Event, ObjectKey};
-    use pointsman_sli::fold::{Marks, Report};
+    use pointsman_model::Revision;
+    use pointsman_protocol::watermark::Report;
 
     fn world() -> World {
         let mut world = World::new();
@@ -206,9 +175,9 @@ mod tests {
         world
     }
 
-    fn ask(gates: &mut Gates, now: Instant) -> oneshot::Receiver<Opened> {
+    fn ask(gates: &mut Gates, now: Instant) -> oneshot::Receiver<Answer> {
         let (reply, answer) = oneshot::channel();
-        let gate = For::Pod {
+        let gate = Subject::Pod {
             pod: "default/a".into(),
             uid: "u".into(),
         };
@@ -219,12 +188,11 @@ mod tests {
 
     fn programmer(world: &mut World, name: &str, slices: u64) {
         let id = world.fold.join(name, Moment(0));
-        let committed = Marks { services: 0, slices };
-        let report = Report {
+        let mut report = Report {
             generation: 1,
-            committed,
             ..Report::default()
         };
+        report.progress.committed.slices = Some(Revision(slices));
         world.fold.report(id, report, Moment(0)).unwrap();
     }
 

@@ -5,22 +5,20 @@
 //! whether a pod under deletion may be stopped. All decisions are in `pointsman-sli`; here are sockets, tasks and clocks.
 
 mod auth;
-mod client;
 pub mod config;
 mod durable;
 pub mod export;
+mod facts;
 mod follow;
 mod gates;
-mod http;
-mod line;
 mod metrics;
 mod owner;
 mod page;
 mod run;
+mod saved;
 mod scrape;
 mod serve;
 mod view;
-mod wire;
 mod world;
 
 pub use config::{Config, Listed};
@@ -28,6 +26,6 @@ pub use metrics::describe as describe_metrics;
 pub use run::{Running, StartError, start};
 
 /// The time, by this machine's clock.
-fn now() -> pointsman_sli::Moment {
-    pointsman_sli::Moment(jiff::Timestamp::now().as_microsecond())
+fn now() -> pointsman_model::Moment {
+    jiff::Timestamp::now().into()
 }

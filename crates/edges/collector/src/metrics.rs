@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pointsman_sli::gate::Outcome;
+use pointsman_protocol::gate::Outcome;
 use pointsman_telemetry::{Counter, Definition, Family, FineHistogram, Gauge, Registry, Unit};
 
 use crate::gates::Past;
@@ -13,7 +13,7 @@ pub(crate) struct Metrics {
     /// About shutdown gates.
     pub gates: GateMetrics,
     /// About what programmers tell.
-    pub told: ToldMetrics,
+    pub streams: StreamMetrics,
     /// About changes and the SLI that is made of them.
     pub sli: SliMetrics,
 }
@@ -29,7 +29,7 @@ pub(crate) struct GateMetrics {
 
 /// What is measured about programmers and their streams.
 #[derive(Clone, Debug)]
-pub(crate) struct ToldMetrics {
+pub(crate) struct StreamMetrics {
     /// Programmers by state.
     pub programmers: Family<Gauge>,
     /// Programmers that lack a change for too long.
@@ -95,7 +95,7 @@ impl GateMetrics {
     }
 }
 
-impl ToldMetrics {
+impl StreamMetrics {
     fn new(registry: &Registry) -> Self {
         let programmers = count(
             "pointsman_sli_programmers",
@@ -233,7 +233,7 @@ impl Metrics {
     pub fn new(registry: &Registry) -> Self {
         Self {
             gates: GateMetrics::new(registry),
-            told: ToldMetrics::new(registry),
+            streams: StreamMetrics::new(registry),
             sli: SliMetrics::new(registry),
         }
     }
@@ -247,7 +247,7 @@ impl Metrics {
 
     /// A line was folded so long after the commit it tells of.
     pub fn folded(&self, delay: Duration) {
-        self.told.fold_delay.observe(delay);
+        self.streams.fold_delay.observe(delay);
     }
 
     /// A change reached 99 % of the programmers, and perhaps all.

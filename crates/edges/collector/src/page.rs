@@ -1,19 +1,16 @@
-//! How does a browser get the page, and news?
+//! How does a browser get the page, and its updates?
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream;
 use http::{HeaderValue, Response, StatusCode, header};
-use http_body_util::{BodyExt, StreamBody};
-use hyper::body::{Bytes, Frame};
+use pointsman_http::{Body, Bytes, reply, text};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::http::{Body, reply, text};
 use crate::owner::Request;
 
-/// A stream without news says this often that it is still there.
+/// A stream without changes says this often that it is still there.
 const STILL_THERE: Duration = Duration::from_secs(15);
 
 /// Files of the page, which is part of the program and loads nothing from elsewhere.
@@ -74,7 +71,7 @@ pub(crate) async fn events(
 ) -> Response<Body> {
     page.mark_unchanged();
     let first = ask(&requests, Request::State).await.unwrap_or_default();
-    let news = stream::unfold(
+    let states = stream::unfold(
         (Some(first), page, requests),
         |(mut first, mut page, owner)| async move {
             let text = match first.take() {
@@ -86,20 +83,10 @@ pub(crate) async fn events(
                     Ok(Ok(())) => event(&page.borrow_and_update()),
                 },
             };
-            Some((
-                Ok::<_, Infallible>(Frame::data(Bytes::from(text))),
-                (None, page, owner),
-            ))
+            Some((Bytes::from(text), (None, page, owner)))
         },
     );
-    let mut response = Response::new(StreamBody::new(news).boxed_unsync());
-    let headers = response.headers_mut();
-    headers.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("text/event-stream"),
-    );
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
+    pointsman_http::stream("text/event-stream", states)
 }
 
 fn event(json: &str) -> String {

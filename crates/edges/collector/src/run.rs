@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use pointsman_api_client::events::Recorder;
 use pointsman_api_client::{Client, ConnectError, Event, Resource, Scope, Watcher, connect};
+use pointsman_http::{BadUrl, Server, Target};
+use pointsman_objects::{ConfigNode, EndpointSlice, Node, Pod};
 use pointsman_telemetry::{BuildInfo, Registry, register_process};
 use serde::de::DeserializeOwned;
 use thiserror::Error;
@@ -14,20 +16,18 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::auth::Login;
-use crate::client::Target;
 use crate::config::Config;
 use crate::durable::{Found, Store};
+use crate::facts::Described;
 use crate::follow;
-use crate::http::serve;
 use crate::metrics::Metrics;
 use crate::owner::{Input, Lines, Owner, Parts};
 use crate::serve::Site;
-use crate::wire;
 
 const INBOX: usize = 4096;
 /// How often a cluster is asked whether it has latency profiles.
 const PROFILE_AGAIN: Duration = Duration::from_secs(30);
-const NODE_CONFIGS: Resource = Resource::new("config.openshift.io", "v1", "nodes");
+const CONFIG_NODES: Resource = Resource::new("config.openshift.io", "v1", "nodes");
 
 /// Why a collector does not start.
 #[derive(Debug, Error)]
@@ -54,8 +54,8 @@ pub enum StartError {
     #[error("the data directory")]
     Data(#[source] io::Error),
     /// A relay has no usable URL.
-    #[error("a relay: {0}")]
-    Relay(String),
+    #[error("the URL of a relay")]
+    Relay(#[source] BadUrl),
 }
 
 /// A collector that runs; dropping it ends it.
@@ -113,10 +113,10 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
     };
     let gate_address = gate_listener.as_ref().and_then(|it| it.local_addr().ok());
     let mut tasks = JoinSet::new();
-    let (told, hearing) = mpsc::channel(INBOX);
+    let (observed, observations) = mpsc::channel(INBOX);
     for url in &config.relays {
         let target = Target::parse(url).map_err(StartError::Relay)?;
-        tasks.spawn(follow::relay(target, told.clone()));
+        tasks.spawn(follow::relay(target, observed.clone()));
     }
     let (recorder, writing) = Recorder::new(client.clone(), "pointsman-sli");
     tasks.spawn(writing);
@@ -132,15 +132,21 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         gate_bound: config.gate_bound,
     };
     let gates = site.clone();
-    tasks.spawn(serve(listener, move |request| site.clone().everything(request)));
+    tasks.spawn(Server::default().serve_forever(listener, move |_| {
+        let site = site.clone();
+        move |request| site.clone().everything(request)
+    }));
     if let Some(listener) = gate_listener {
-        tasks.spawn(serve(listener, move |request| gates.clone().gate_only(request)));
+        tasks.spawn(Server::default().serve_forever(listener, move |_| {
+            let gates = gates.clone();
+            move |request| gates.clone().gate_only(request)
+        }));
     }
     let owner = Owner::new(Parts {
         config,
         metrics,
         recorder,
-        told,
+        observed,
         store,
         found,
         page,
@@ -148,7 +154,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
     let (stop, stopping) = watch::channel(false);
     let lines = Lines {
         inputs: inbox,
-        told: hearing,
+        observed: observations,
         requests: asked,
         stop: stopping,
     };
@@ -195,16 +201,11 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
 /// Watches what programmers watch, and what explains it.
 fn start_watches(tasks: &mut JoinSet<()>, client: &Client, sender: &mpsc::Sender<Input>) {
     let slices = Scope::all(Resource::ENDPOINT_SLICES).labels("!service.kubernetes.io/headless");
-    follow_all::<wire::Slice>(tasks, client, slices, sender, Input::Slice);
-    follow_all::<wire::Service>(
-        tasks,
-        client,
-        Scope::all(Resource::SERVICES),
-        sender,
-        Input::Service,
-    );
-    follow_all::<wire::Pod>(tasks, client, Scope::all(Resource::PODS), sender, Input::Pod);
-    follow_all::<wire::Node>(tasks, client, Scope::all(Resource::NODES), sender, Input::Node);
+    follow_all::<EndpointSlice>(tasks, client, slices, sender, Input::Slice);
+    let services = Scope::all(Resource::SERVICES);
+    follow_all::<Described>(tasks, client, services, sender, Input::Service);
+    follow_all::<Pod>(tasks, client, Scope::all(Resource::PODS), sender, Input::Pod);
+    follow_all::<Node>(tasks, client, Scope::all(Resource::NODES), sender, Input::Node);
     tasks.spawn(follow_profile(client.clone(), sender.clone()));
 }
 
@@ -221,11 +222,11 @@ fn follow_all<T: DeserializeOwned + Send + 'static>(
 
 /// Most clusters have no such kind; those that have are watched once they show it.
 async fn follow_profile(client: Client, sender: mpsc::Sender<Input>) {
-    let path = format!("{}?limit=1", NODE_CONFIGS.path(None));
+    let path = format!("{}?limit=1", CONFIG_NODES.path(None));
     while client.get_path::<serde::de::IgnoredAny>(&path).await.is_err() {
         tokio::time::sleep(PROFILE_AGAIN).await;
     }
-    let watcher = Watcher::<wire::NodeConfig>::new(client, Scope::all(NODE_CONFIGS));
-    let input = |event| Some(Input::NodeConfig(Box::new(event)));
+    let watcher = Watcher::<ConfigNode>::new(client, Scope::all(CONFIG_NODES));
+    let input = |event| Some(Input::ConfigNode(Box::new(event)));
     watcher.forward(sender, input).await;
 }

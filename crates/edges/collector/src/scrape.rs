@@ -3,7 +3,7 @@
 //! Pointsman's own histogram resolves a millisecond and is preferred; kube-proxy's has the buckets of
 //! upstream. Only the lines that matter are parsed: an exposition may be large and there are many of them.
 
-use pointsman_sli::Moment;
+use pointsman_model::Moment;
 use pointsman_sli::pool::{Pool, Span};
 use pointsman_sli::source::Reading;
 use pointsman_telemetry::parse::{ParseError, parse};

@@ -7,9 +7,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use pointsman_sli::Moment;
+use pointsman_model::Moment;
+use pointsman_protocol::watermark::Resource;
 use pointsman_sli::endpoints::Requirement;
-use pointsman_sli::fold::{Change, Fold, Lag, Resource, Stage};
+use pointsman_sli::fold::{Change, Fold, Lag, Stage};
 use pointsman_sli::measure::Sli;
 use pointsman_sli::pool::Estimate;
 use pointsman_sli::skew::Offset;
@@ -81,16 +82,16 @@ fn reason(lag: &Lag<'_>, now: Moment) -> String {
     let what = lag.missing.map_or_else(String::new, |change| {
         let waits = now.since(change.what.written).as_secs_f64();
         format!(
-            "{} of {} for {waits:.1} s",
-            change.what.kind.as_str(),
-            change.what.service
+            "the change of {} ({}) from {waits:.1} s ago",
+            change.what.service,
+            change.what.kind.as_str()
         )
     });
     match lag.stage {
-        Stage::Silent => format!("nothing was heard for {silent} s"),
-        Stage::Watch => format!("its watch has not told it of {what}"),
-        Stage::Plan => format!("it has not begun to write {what}"),
-        Stage::Kernel => format!("its kernel has not taken {what}"),
+        Stage::Silent => format!("no report for {silent} s"),
+        Stage::Watch => format!("its watch has not delivered {what}"),
+        Stage::Plan => format!("it has not started to program {what}"),
+        Stage::Kernel => format!("{what} is not in its kernel"),
     }
 }
 
@@ -160,12 +161,13 @@ fn programmers(owner: &Owner, now: Moment) -> Value {
             let followed = owner.followed.get(&*programmer.name);
             let offset = followed.and_then(|followed| followed.clock.offset());
             let Offset { ahead, error } = offset.unwrap_or_default();
+            let committed = &programmer.report.progress.committed;
             json!({
                 "name": programmer.name,
                 "state": if programmer.live { "live" } else { "silent" },
                 "problem": followed.and_then(|followed| followed.lost.as_deref()),
-                "watermark": { "services": programmer.report.committed.services,
-                    "endpointSlices": programmer.report.committed.slices },
+                "watermark": { "services": committed.of(Resource::Services),
+                    "endpointSlices": committed.of(Resource::Slices) },
                 "lastSeenSeconds": rounded(now.since(programmer.last_seen).as_secs_f64()),
                 "clockAheadSeconds": offset.map(|_| ahead as f64 / 1e6),
                 "clockErrorSeconds": offset.map(|_| error.as_secs_f64()),
@@ -294,7 +296,7 @@ fn services(owner: &Owner) -> Value {
         }
         json!({
             "name": name,
-            "type": info.kind,
+            "type": &*info.kind,
             "clusterIP": info.cluster_ip,
             "ready": ready,
             "notReady": unready,
@@ -310,9 +312,9 @@ fn profile(owner: &Owner) -> Value {
     let Some(profile) = &owner.world.profile else {
         return Value::Null;
     };
-    let conditions = profile.conditions.iter().map(|[kind, status, reason, message]| {
-        json!({ "type": kind, "status": status, "reason": reason, "message": message })
-    });
+    let conditions = profile.conditions.iter().map(
+        |it| json!({ "type": it.r#type, "status": it.status, "reason": it.reason, "message": it.message }),
+    );
     json!({ "name": profile.profile, "conditions": conditions.collect::<Vec<_>>() })
 }
 

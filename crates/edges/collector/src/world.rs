@@ -1,29 +1,31 @@
-//! What does the collector know, and what does each piece of news change?
+//! What does the collector know, and what does each event change?
 //!
-//! No IO happens here: news comes in with its time, and what others want to see is read from the fields.
+//! No IO happens here: events come in with their time, and what others want to see is read from the fields.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use pointsman_api_client::{Event, ObjectKey};
-use pointsman_sli::Moment;
+use pointsman_model::Moment;
+use pointsman_objects::{ConfigNode, EndpointSlice, Node, Pod, config_node};
+use pointsman_protocol::watermark::Resource;
 use pointsman_sli::endpoints::{EndpointFacts, Endpoints, Requirement};
-use pointsman_sli::fold::{Fold, Kind, Limits, NewChange, Resource};
+use pointsman_sli::fold::{Fold, Kind, Limits, NewChange};
 
-use crate::wire::{self, NodeInfo, PodInfo, ProfileInfo, ServiceInfo};
+use crate::facts::{self, Described, NodeInfo, PodInfo, ServiceInfo};
 
-/// A pod that became ready this recently may have endpoints that we have not heard of.
+/// A pod that became ready this recently may have endpoints that we do not know yet.
 const FRESH: Duration = Duration::from_secs(2);
 
-/// Everything that was told.
+/// Everything that is known.
 #[derive(Debug)]
 pub(crate) struct World {
     pub fold: Fold,
     pub endpoints: Endpoints,
     pub services: BTreeMap<String, ServiceInfo>,
     pub nodes: BTreeMap<String, NodeInfo>,
-    pub profile: Option<ProfileInfo>,
+    pub profile: Option<ConfigNode>,
     pods: HashMap<Box<str>, PodEntry>,
     /// Version and trigger time of each slice as last seen.
     slices: HashMap<ObjectKey, (u64, Option<Moment>)>,
@@ -55,8 +57,8 @@ impl World {
         }
     }
 
-    /// Folds news of slices.
-    pub fn slice(&mut self, event: Event<wire::Slice>, now: Moment) {
+    /// Folds an event of slices.
+    pub fn slice(&mut self, event: Event<EndpointSlice>, now: Moment) {
         match event {
             Event::Init => {}
             Event::Applied {
@@ -65,7 +67,7 @@ impl World {
                 resource_version,
             } => {
                 let revision = number(&resource_version);
-                self.slice_applied(key, object, revision, now);
+                self.slice_applied(key, &object, revision, now);
             }
             Event::Deleted {
                 key,
@@ -81,11 +83,11 @@ impl World {
         }
     }
 
-    fn slice_applied(&mut self, key: ObjectKey, object: wire::Slice, revision: u64, now: Moment) {
+    fn slice_applied(&mut self, key: ObjectKey, object: &EndpointSlice, revision: u64, now: Moment) {
         let trigger = object.trigger();
         let known = self.slices.insert(key.clone(), (revision, trigger));
         let name = key.to_string();
-        let Some(facts) = object.facts(revision) else {
+        let Some(facts) = facts::slice(object, revision) else {
             self.endpoints.remove(&name, revision, now);
             return;
         };
@@ -140,8 +142,8 @@ impl World {
         });
     }
 
-    /// Folds news of Services.
-    pub fn service(&mut self, event: Event<wire::Service>, now: Moment) {
+    /// Folds an event of Services.
+    pub fn service(&mut self, event: Event<Described>, now: Moment) {
         match event {
             Event::Init => {}
             Event::Applied {
@@ -149,7 +151,7 @@ impl World {
                 object,
                 resource_version,
             } => {
-                let info = object.info();
+                let info = ServiceInfo::from(object);
                 let known = self.services.insert(key.to_string(), info.clone());
                 let kind = match &known {
                     None => Kind::ServiceCreated,
@@ -185,7 +187,7 @@ impl World {
         created: Option<Moment>,
         now: Moment,
     ) {
-        // Creation times are whole seconds: the moment we heard is nearer to the truth.
+        // Creation times are whole seconds: the moment we saw it is nearer to the truth.
         let triggered =
             created.filter(|at| kind == Kind::ServiceCreated && now.since(*at) > Duration::from_secs(1));
         self.fold.change(NewChange {
@@ -200,8 +202,8 @@ impl World {
         });
     }
 
-    /// Folds news of pods.
-    pub fn pod(&mut self, event: Event<wire::Pod>, now: Moment) {
+    /// Folds an event of pods.
+    pub fn pod(&mut self, event: Event<Pod>, now: Moment) {
         match event {
             Event::Init => {}
             Event::Applied {
@@ -210,7 +212,7 @@ impl World {
                 resource_version,
             } => {
                 self.fold.observe(number(&resource_version));
-                let info = object.info();
+                let info = PodInfo::from(object);
                 match self.pods.get_mut(&*key.to_string()) {
                     Some(entry) if entry.info == info => {}
                     Some(entry) => *entry = PodEntry { info, seen: now },
@@ -227,12 +229,12 @@ impl World {
         }
     }
 
-    /// Folds news of Nodes.
-    pub fn node(&mut self, event: Event<wire::Node>) {
+    /// Folds an event of Nodes.
+    pub fn node(&mut self, event: Event<Node>) {
         match event {
             Event::Init => {}
             Event::Applied { key, object, .. } => {
-                self.nodes.insert(key.name().to_owned(), object.info());
+                self.nodes.insert(key.name().to_owned(), NodeInfo::from(&object));
             }
             Event::Deleted { key, .. } => {
                 self.nodes.remove(key.name());
@@ -244,17 +246,17 @@ impl World {
         }
     }
 
-    /// Folds news of the cluster's Node configuration.
-    pub fn node_config(&mut self, event: Event<wire::NodeConfig>) {
+    /// Folds an event of the cluster's Node configuration.
+    pub fn node_config(&mut self, event: Event<ConfigNode>) {
         match event {
-            Event::Applied { object, .. } => self.profile = object.info().or(self.profile.take()),
-            Event::Deleted { key, .. } if key.name() == "cluster" => self.profile = None,
+            Event::Applied { object, .. } => self.profile = facts::profile(object).or(self.profile.take()),
+            Event::Deleted { key, .. } if key.name() == config_node::NAME => self.profile = None,
             _ => {}
         }
     }
 
     /// What must be everywhere before this pod may be stopped, and whether it may have endpoints that
-    /// we have not heard of.
+    /// we do not know yet.
     pub fn of_pod(&self, pod: &str, uid: &str, now: Moment) -> (Requirement, bool) {
         if !self.knows_enough() {
             return (Requirement::Unmarked, true);
@@ -282,7 +284,7 @@ impl World {
             .unwrap_or(Requirement::Nothing)
     }
 
-    /// Whether all endpoints and all nodes have been told once.
+    /// Whether all endpoints and all nodes have been listed once.
     pub fn knows_enough(&self) -> bool {
         self.slices_listed && self.nodes_listed
     }

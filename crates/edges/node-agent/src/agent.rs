@@ -5,7 +5,7 @@
 //! but the next input, so a readiness change is on its way to the API at once.
 
 use crate::clock::{Clock, timestamp};
-use crate::gate::Answer;
+use crate::gate::{WaitOutcome, Waited};
 use crate::metrics::Metrics;
 use crate::pod::{Managed, Sent};
 use crate::probing::{self, Probing};
@@ -17,6 +17,7 @@ use pointsman_pod_lifecycle::{
     Action, ContainerFact, Fact, Found, FoundContainer, Machine, Now, PodEvent, Settings,
 };
 use pointsman_probe_io::Report;
+use pointsman_protocol::gate::Outcome;
 use pointsman_runtime::{ContainerStatus, Events, PodState, PodUid, RuntimeEvent};
 use serde_json::value::RawValue;
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +40,7 @@ pub(crate) enum Input {
         path: PathBuf,
     },
     /// The shutdown gate answered.
-    Gate { uid: Arc<str>, answer: Answer },
+    Gate { uid: Arc<str>, answer: Waited },
     /// A status patch was answered.
     Sent { uid: Arc<str>, sent: Box<Sent> },
     /// The deletion of a pod that has ended was answered.
@@ -419,7 +420,7 @@ impl Agent {
         }
     }
 
-    fn gate_answered(&mut self, uid: &Arc<str>, answer: &Answer) {
+    fn gate_answered(&mut self, uid: &Arc<str>, answer: &Waited) {
         let waited = answer.waited.as_secs_f64();
         let behind = if answer.behind.is_empty() {
             String::new()
@@ -427,15 +428,20 @@ impl Agent {
             format!("; behind: {}", answer.behind.join(", "))
         };
         let (severity, message) = match answer.outcome {
-            "everywhere" => (
+            WaitOutcome::Opened(Outcome::Everywhere) => (
                 Severity::Normal,
                 format!("Every node took the pod out of its rules after {waited:.3} s"),
             ),
-            "no-endpoints" => (Severity::Normal, "No Service sends traffic to the pod".to_owned()),
-            other => (
-                Severity::Warning,
-                format!("Stopping after {waited:.3} s without the word of every node ({other}){behind}"),
-            ),
+            WaitOutcome::Opened(Outcome::NoEndpoints) => {
+                (Severity::Normal, "No Service sends traffic to the pod".to_owned())
+            }
+            other => {
+                let why = other.as_str();
+                let message = format!(
+                    "Stopping after {waited:.3} s without confirmation from every node ({why}){behind}"
+                );
+                (Severity::Warning, message)
+            }
         };
         self.record(uid, severity, "ShutdownGate", message);
     }

@@ -3,16 +3,19 @@
 //! The collector knows. A pod that has to end is asked about first. A gate that cannot be reached is asked
 //! again, since a collector that just restarts is no reason to lose requests; the bound holds in any case.
 
-use crate::fetch;
 use http::Uri;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use serde::Deserialize;
+use pointsman_http::{BadUrl, ClientError, Target};
+use pointsman_protocol::gate::{Answer, BadAnswer, Outcome, Question, Subject};
 use std::time::Duration;
+use thiserror::Error;
 
 /// How long the gate may take beyond the bound before it counts as unreachable.
 const SLACK: Duration = Duration::from_secs(1);
 /// Between two attempts to reach the gate.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// The most bytes of an answer that are worth reading.
+const LONGEST: usize = 64 << 10;
 
 /// Where to ask, and how long to wait at most.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,82 +28,81 @@ pub struct Gate {
 
 /// What came of the wait.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Answer {
-    /// `everywhere`, `bound`, `no-endpoints`, `no-programmers` or `unreachable`.
-    pub(crate) outcome: &'static str,
+pub(crate) struct Waited {
+    pub(crate) outcome: WaitOutcome,
     pub(crate) waited: Duration,
     /// Nodes that were behind when the wait ended.
     pub(crate) behind: Vec<String>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Body {
-    outcome: String,
-    #[serde(default)]
-    behind: Vec<String>,
+/// Why the wait is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WaitOutcome {
+    Opened(Outcome),
+    /// The gate opened for a reason that is not known here.
+    Other,
+    Unreachable,
+}
+
+impl WaitOutcome {
+    /// The word in events and metrics.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Opened(outcome) => outcome.as_str(),
+            Self::Other => "other",
+            Self::Unreachable => "unreachable",
+        }
+    }
+}
+
+#[derive(Debug, Error)]
+enum AskError {
+    #[error(transparent)]
+    Url(#[from] BadUrl),
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error(transparent)]
+    Answer(#[from] BadAnswer),
 }
 
 impl Gate {
-    pub(crate) async fn ask(&self, namespace: &str, name: &str, uid: &str) -> Answer {
+    pub(crate) async fn ask(&self, namespace: &str, name: &str, uid: &str) -> Waited {
         let began = tokio::time::Instant::now();
+        let subject = Subject::Pod {
+            pod: format!("{namespace}/{name}"),
+            uid: uid.to_owned(),
+        };
         let mut left = self.bound;
         let (outcome, behind) = loop {
-            let error = match self.ask_once(namespace, name, uid, left).await {
-                Ok(body) => break (known(&body.outcome), body.behind),
+            let error = match self.ask_once(&subject, left).await {
+                Ok(answer) => break (WaitOutcome::Opened(answer.outcome), answer.behind),
+                Err(AskError::Answer(BadAnswer::UnknownOutcome(_))) => {
+                    break (WaitOutcome::Other, Vec::new());
+                }
                 Err(error) => error,
             };
             left = self.bound.saturating_sub(began.elapsed());
             if left.is_zero() {
-                tracing::warn!(namespace, pod = name, error, "the shutdown gate cannot be asked");
-                break ("unreachable", Vec::new());
+                tracing::warn!(namespace, pod = name, %error, "cannot ask the shutdown gate");
+                break (WaitOutcome::Unreachable, Vec::new());
             }
             tokio::time::sleep(PAUSE.min(left)).await;
         };
-        Answer {
+        Waited {
             outcome,
             waited: began.elapsed(),
             behind,
         }
     }
 
-    async fn ask_once(
-        &self,
-        namespace: &str,
-        name: &str,
-        uid: &str,
-        bound: Duration,
-    ) -> Result<Body, String> {
-        let uri = self.uri(namespace, name, uid, bound)?;
-        let (status, body) = fetch::get(&uri, &[], bound + SLACK).await?;
-        if !status.is_success() {
-            return Err(format!("the gate answered {status}"));
-        }
-        serde_json::from_slice(&body).map_err(|error| error.to_string())
-    }
-
-    fn uri(&self, namespace: &str, name: &str, uid: &str, bound: Duration) -> Result<Uri, String> {
-        let escape = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
-        let base = self.url.to_string();
-        let text = format!(
-            "{}/gate/v1/pods/{}/{}?uid={}&bound={}ms",
-            base.trim_end_matches('/'),
-            escape(namespace),
-            escape(name),
-            escape(uid),
-            bound.as_millis()
-        );
-        text.parse().map_err(|error| format!("{text} is no URL: {error}"))
-    }
-}
-
-fn known(outcome: &str) -> &'static str {
-    match outcome {
-        "everywhere" => "everywhere",
-        "bound" => "bound",
-        "no-endpoints" => "no-endpoints",
-        "no-programmers" => "no-programmers",
-        _ => "other",
+    async fn ask_once(&self, subject: &Subject, bound: Duration) -> Result<Answer, AskError> {
+        let question = Question {
+            subject: subject.clone(),
+            bound: Some(bound),
+        };
+        let target = Target::parse(&self.url.to_string())?;
+        let answer = target.get(&question.encode(), LONGEST, bound + SLACK).await?;
+        Ok(Answer::decode(&answer)?)
     }
 }
 
@@ -135,11 +137,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_gates_word_is_taken() {
+    async fn what_the_gate_answers_counts() {
         let (gate, served) =
             gate_that_says(r#"{"outcome":"bound","waitedSeconds":0.1,"behind":["n2"]}"#).await;
         let answer = gate.ask("ns", "web-0", "u").await;
-        assert_eq!(answer.outcome, "bound");
+        assert_eq!(answer.outcome, WaitOutcome::Opened(Outcome::Bound));
         assert_eq!(answer.behind, ["n2"]);
         let request = served.await.unwrap();
         assert!(
@@ -152,15 +154,15 @@ mod tests {
     async fn a_gate_that_is_not_there_or_talks_nonsense_is_open_at_the_bound() {
         let bound = Duration::from_millis(250);
         let answer = gate_at("127.0.0.1:1", bound).ask("ns", "p", "u").await;
-        assert_eq!(answer.outcome, "unreachable");
+        assert_eq!(answer.outcome, WaitOutcome::Unreachable);
         assert!(answer.waited >= bound, "{answer:?}");
         let (mut odd, _served) = gate_that_says("hello").await;
         odd.bound = bound;
-        assert_eq!(odd.ask("ns", "p", "u").await.outcome, "unreachable");
+        assert_eq!(odd.ask("ns", "p", "u").await.outcome, WaitOutcome::Unreachable);
     }
 
     #[tokio::test]
-    async fn a_gate_that_comes_back_within_the_bound_is_heard() {
+    async fn a_gate_that_comes_back_within_the_bound_counts() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         // The first connection meets a collector that dies, the next one its successor.
@@ -169,7 +171,8 @@ mod tests {
             serve_once(listener, r#"{"outcome":"everywhere"}"#).await.unwrap()
         });
         let gate = gate_at(&address.to_string(), Duration::from_secs(60));
-        assert_eq!(gate.ask("ns", "p", "u").await.outcome, "everywhere");
+        let waited = gate.ask("ns", "p", "u").await;
+        assert_eq!(waited.outcome, WaitOutcome::Opened(Outcome::Everywhere));
         served.await.unwrap();
     }
 }

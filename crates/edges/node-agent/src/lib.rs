@@ -13,7 +13,6 @@
 mod agent;
 mod clock;
 mod config;
-mod fetch;
 pub mod gate;
 mod heartbeat;
 mod host;

@@ -5,7 +5,6 @@
 
 use crate::agent::Input;
 use crate::clock::timestamp;
-use crate::fetch;
 use crate::gate::Gate;
 use crate::metrics::Metrics;
 use crate::objects::Objects;
@@ -32,6 +31,8 @@ use tokio::time::Instant;
 const POST_START: Duration = Duration::from_secs(600);
 /// The longest any hook may take, whatever the pod's grace.
 const LONGEST_HOOK: Duration = Duration::from_secs(24 * 3600);
+/// The most bytes of a hook's answer that are read, as nobody looks at them.
+const HOOK_ANSWER: usize = 64 << 10;
 
 /// What carrying out needs.
 #[derive(Clone)]
@@ -277,7 +278,7 @@ impl Tools {
         let Some(gate) = &self.gate else { return };
         let metadata = &job.pod.metadata;
         let answer = gate.ask(&metadata.namespace, &metadata.name, &job.uid).await;
-        self.metrics.gate_outcomes.with(&[answer.outcome]).inc();
+        self.metrics.gate_outcomes.with(&[answer.outcome.as_str()]).inc();
         self.metrics.gate_wait.observe_duration(answer.waited);
         let _ = self.inputs.send(Input::Gate {
             uid: job.uid.clone(),
@@ -387,7 +388,9 @@ async fn http_hook(job: &Job, container: &str, get: &HttpGet, within: Duration) 
     let headers: Vec<_> = headers
         .map(|header| (header.name.clone(), header.value.clone()))
         .collect();
-    let (status, _) = fetch::get(&uri, &headers, within).await?;
+    let (status, _) = pointsman_http::get(&uri, &headers, HOOK_ANSWER, within)
+        .await
+        .map_err(|error| error.to_string())?;
     if status.is_client_error() || status.is_server_error() {
         return Err(format!("{uri} answered {status}"));
     }

@@ -4,9 +4,9 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use ::http::{Request, Response};
-use hyper::body::Incoming;
 use pointsman_api_client::{Client, ConnectError, Event, Resource, Scope, Watcher, connect};
 use pointsman_dataplane::{convert, wire};
+use pointsman_http::{Body, Incoming, Wildcard, bind};
 use pointsman_kernel::features::{Unsupported, probe_nftables};
 use pointsman_model::Interner;
 use pointsman_telemetry::{BuildInfo, Registry, register_process};
@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 
 use crate::backend::Chain;
 use crate::config::{Config, Mode};
-use crate::http::{Body, Wildcard, bind_listener, listen_and_serve, serve};
+use crate::http::{listen_and_serve, serve};
 use crate::metrics::Metrics;
 use crate::owner::{INBOX, Input, Owner};
 use crate::read;
@@ -120,8 +120,8 @@ fn listen(
     answer: impl Fn(&Request<Incoming>) -> Response<Body> + Clone + Send + Sync + 'static,
 ) -> Result<(), RunError> {
     if config.bind_or_fail {
-        let listener = bind_listener(address, Wildcard::BothFamilies)
-            .map_err(|source| RunError::Listen { address, source })?;
+        let listener =
+            bind(address, Wildcard::BothFamilies).map_err(|source| RunError::Listen { address, source })?;
         tasks.spawn(serve(listener, what, answer));
     } else {
         tasks.spawn(listen_and_serve(address, what, answer));

@@ -1,22 +1,19 @@
 //! What can be asked over HTTP? Health, metrics and the stream of watermarks.
 
-use std::convert::Infallible;
-use std::fmt;
 use std::time::{Duration, Instant};
 
-use ::http::{Request, Response, StatusCode, header};
-use futures::stream;
-use http_body_util::{BodyExt, StreamBody};
-use hyper::body::{Bytes, Frame, Incoming};
+use ::http::{Request, Response, StatusCode};
+use futures::{Stream, stream};
 use jiff::Timestamp;
-use pointsman_dataplane::{Progress, Watermark};
+use pointsman_http::{Body, Bytes, Incoming, reply};
+use pointsman_protocol::clock;
+use pointsman_protocol::watermark::{self, HEARTBEAT, Progress};
 use pointsman_telemetry::{CONTENT_TYPE, Registry};
 use serde_json::json;
 use tokio::sync::{broadcast, watch};
 
 use crate::config::Config;
 use crate::health::{Health, Question};
-use crate::http::{Body, reply};
 use crate::metrics::Metrics;
 
 /// Commits that a slow reader of the stream may be behind; older ones are skipped, as a later watermark
@@ -24,28 +21,22 @@ use crate::metrics::Metrics;
 const BEHIND: usize = 1024;
 /// The most bytes of lines in one write.
 const FRAME: usize = 16 << 10;
-/// How often a reader is told of changes that have not reached the kernel.
+/// How often a reader gets lines about changes that have not reached the kernel.
 const PACE: Duration = Duration::from_millis(100);
-/// A reader hears from us at least this often, so that silence means that we are gone or hang.
-const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// Tells readers of the stream how far the kernel is.
+/// Shows readers of the stream how far the kernel is.
 #[derive(Clone, Debug)]
 pub(crate) struct Watermarks {
-    /// The node's name as a JSON string.
-    node: String,
-    /// Grows with each start, so that a watermark that goes back after a restart is no lie.
-    generation: i64,
+    encoder: watermark::Encoder,
     newest: watch::Sender<Option<Progress>>,
     lines: broadcast::Sender<Bytes>,
 }
 
 impl Watermarks {
-    /// A stream that has nothing to tell yet.
+    /// A stream without lines yet.
     pub fn new(node: &str, started: Timestamp) -> Self {
         Self {
-            node: json!(node).to_string(),
-            generation: started.as_microsecond(),
+            encoder: watermark::Encoder::new(node, started.as_microsecond()),
             newest: watch::Sender::new(None),
             lines: broadcast::Sender::new(BEHIND),
         }
@@ -69,56 +60,26 @@ impl Watermarks {
         });
     }
 
-    /// Comes with every commit, so that it is written straight: a tree of values would cost ten times as much.
     fn line(&self, progress: Progress, clock: Timestamp) -> Bytes {
-        let Progress {
-            received,
-            planned,
-            committed,
-        } = progress;
-        let line = format!(
-            "{{\"node\":{},\"generation\":{},{},\"planned\":{{{}}},\"received\":{{{}}},\"time\":\"{clock}\"}}\n",
-            self.node,
-            self.generation,
-            Members(committed),
-            Members(planned),
-            Members(received),
-        );
-        Bytes::from(line)
+        let mut line = String::with_capacity(256);
+        self.encoder.encode(progress, clock.into(), &mut line);
+        line.into()
     }
 
     /// The newest line, then one for each commit, for ever. In between come lines of what is still on
     /// its way, and a sign of life.
-    fn stream(&self) -> Body {
+    fn stream(&self) -> impl Stream<Item = Bytes> + Send + use<> {
         let reader = Reader {
             lines: self.lines.subscribe(),
-            told: None,
-            told_at: None,
+            sent: None,
+            sent_at: None,
             pace: tokio::time::interval(PACE),
             watermarks: self.clone(),
         };
-        let lines = stream::unfold(reader, |mut reader| async move {
+        stream::unfold(reader, |mut reader| async move {
             let line = reader.next().await?;
-            Some((Ok::<_, Infallible>(Frame::data(line)), reader))
-        });
-        StreamBody::new(lines).boxed_unsync()
-    }
-}
-
-/// A watermark as members of a JSON object.
-struct Members(Watermark);
-
-impl fmt::Display for Members {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let marks = [("services", self.0.services), ("endpointSlices", self.0.slices)];
-        for (number, (name, mark)) in marks.into_iter().enumerate() {
-            let comma = if number == 0 { "" } else { "," };
-            match mark {
-                Some(revision) => write!(out, "{comma}\"{name}\":{}", revision.0)?,
-                None => write!(out, "{comma}\"{name}\":null")?,
-            }
-        }
-        Ok(())
+            Some((line, reader))
+        })
     }
 }
 
@@ -126,8 +87,8 @@ impl fmt::Display for Members {
 struct Reader {
     watermarks: Watermarks,
     lines: broadcast::Receiver<Bytes>,
-    told: Option<Progress>,
-    told_at: Option<tokio::time::Instant>,
+    sent: Option<Progress>,
+    sent_at: Option<tokio::time::Instant>,
     pace: tokio::time::Interval,
 }
 
@@ -152,8 +113,8 @@ impl Reader {
                 biased;
                 line = self.lines.recv() => match line {
                     Ok(line) => {
-                        self.told = *self.watermarks.newest.borrow();
-                        self.told_at = Some(tokio::time::Instant::now());
+                        self.sent = *self.watermarks.newest.borrow();
+                        self.sent_at = Some(tokio::time::Instant::now());
                         return Some(self.gather(line));
                     }
                     Err(broadcast::error::RecvError::Lagged(_)) => {}
@@ -161,10 +122,10 @@ impl Reader {
                 },
                 now = self.pace.tick() => {
                     let newest = *self.watermarks.newest.borrow();
-                    let quiet = self.told_at.is_none_or(|at| now.duration_since(at) >= HEARTBEAT);
-                    if let Some(progress) = newest.filter(|_| quiet || newest != self.told) {
-                        self.told = newest;
-                        self.told_at = Some(now);
+                    let quiet = self.sent_at.is_none_or(|at| now.duration_since(at) >= HEARTBEAT);
+                    if let Some(progress) = newest.filter(|_| quiet || newest != self.sent) {
+                        self.sent = newest;
+                        self.sent_at = Some(now);
                         return Some(self.watermarks.line(progress, Timestamp::now()));
                     }
                 }
@@ -183,21 +144,15 @@ pub(crate) fn metrics(
     let shown = json!({ "kubeproxy.config.k8s.io": config.shown }).to_string();
     move |request| match request.uri().path() {
         "/metrics" => reply(StatusCode::OK, CONTENT_TYPE, registry.render()),
-        "/healthz" | "/livez" => reply(StatusCode::OK, "text/plain", "ok".into()),
-        "/proxyMode" => reply(StatusCode::OK, "text/plain", mode.as_str().into()),
+        "/healthz" | "/livez" => reply(StatusCode::OK, "text/plain", "ok"),
+        "/proxyMode" => reply(StatusCode::OK, "text/plain", mode.as_str()),
         "/configz" => reply(StatusCode::OK, "application/json", shown.clone()),
-        "/watermark" => {
-            let mut response = Response::new(watermarks.stream());
-            let json_lines = ::http::HeaderValue::from_static("application/x-ndjson");
-            response.headers_mut().insert(header::CONTENT_TYPE, json_lines);
-            response
+        watermark::PATH => pointsman_http::stream(watermark::CONTENT_TYPE, watermarks.stream()),
+        clock::PATH => {
+            let time = clock::encode(Timestamp::now().into());
+            reply(StatusCode::OK, "application/json", time)
         }
-        // Readers compare it with their own clock, halfway between their question and our answer.
-        "/clock" => {
-            let clock = json!({ "time": Timestamp::now().to_string() });
-            reply(StatusCode::OK, "application/json", clock.to_string())
-        }
-        _ => reply(StatusCode::NOT_FOUND, "text/plain", "not found".into()),
+        _ => reply(StatusCode::NOT_FOUND, "text/plain", "not found"),
     }
 }
 
@@ -210,7 +165,7 @@ pub(crate) fn healthz(
         let (question, count) = match request.uri().path() {
             "/healthz" => (Question::Healthz, &metrics.healthz),
             "/livez" => (Question::Livez, &metrics.livez),
-            _ => return reply(StatusCode::NOT_FOUND, "text/plain", "not found".into()),
+            _ => return reply(StatusCode::NOT_FOUND, "text/plain", "not found"),
         };
         let answer = health.borrow().answer(question, Instant::now(), Timestamp::now());
         count.with(&[&answer.code.to_string()]).inc();
@@ -221,7 +176,9 @@ pub(crate) fn healthz(
 
 #[cfg(test)]
 mod tests {
+    use futures::StreamExt;
     use pointsman_model::Revision;
+    use pointsman_protocol::watermark::Watermark;
 
     use super::*;
 
@@ -237,10 +194,10 @@ mod tests {
         }
     }
 
-    async fn next(body: &mut Body) -> serde_json::Value {
-        let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
-        assert!(frame.ends_with(b"\n"));
-        serde_json::from_slice(&frame).unwrap()
+    async fn next(lines: &mut (impl Stream<Item = Bytes> + Unpin)) -> serde_json::Value {
+        let line = lines.next().await.unwrap();
+        assert!(line.ends_with(b"\n"));
+        serde_json::from_slice(&line).unwrap()
     }
 
     #[tokio::test(start_paused = true)]
@@ -248,7 +205,7 @@ mod tests {
         let watermarks = Watermarks::new("n1", Timestamp::UNIX_EPOCH);
         watermarks.publish(progress(1, 1), Timestamp::UNIX_EPOCH);
         watermarks.publish(progress(2, 2), Timestamp::UNIX_EPOCH);
-        let mut body = watermarks.stream();
+        let mut body = Box::pin(watermarks.stream());
         let line = next(&mut body).await;
         assert_eq!(line["services"], 2);
         assert_eq!(line["node"], "n1");
@@ -261,11 +218,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn commits_that_a_reader_was_too_slow_for_come_in_one_write() {
         let watermarks = Watermarks::new("n1", Timestamp::UNIX_EPOCH);
-        let mut body = watermarks.stream();
+        let mut body = Box::pin(watermarks.stream());
         for version in 1..=4 {
             watermarks.publish(progress(version, version), Timestamp::UNIX_EPOCH);
         }
-        let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        let frame = body.next().await.unwrap();
         let versions: Vec<u64> = std::str::from_utf8(&frame)
             .unwrap()
             .lines()
@@ -276,10 +233,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_hears_what_is_stuck_and_signs_of_life() {
+    async fn a_reader_sees_what_is_stuck_and_heartbeats() {
         let watermarks = Watermarks::new("n1", Timestamp::UNIX_EPOCH);
         watermarks.publish(progress(1, 1), Timestamp::UNIX_EPOCH);
-        let mut body = watermarks.stream();
+        let mut body = Box::pin(watermarks.stream());
         assert_eq!(next(&mut body).await["received"]["services"], 1);
         let began = tokio::time::Instant::now();
         watermarks.advance(progress(5, 1));

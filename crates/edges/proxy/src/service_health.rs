@@ -9,13 +9,14 @@ use std::time::Instant;
 use ::http::{HeaderName, Response, StatusCode};
 use pointsman_dataplane::NodePortAddresses;
 use pointsman_dataplane::health::HealthCheck;
+use pointsman_http::{Body, Wildcard, bind, reply};
 use pointsman_model::{Address, NodePort, ServiceName};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::health::Health;
-use crate::http::{Body, Wildcard, bind_listener, reply, serve};
+use crate::http::serve;
 
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
@@ -81,7 +82,7 @@ impl ServiceServers {
         let mut tasks = JoinSet::new();
         for address in &self.addresses {
             let address = SocketAddr::new(*address, check.port.0.get());
-            let listener = match bind_listener(address, Wildcard::OwnFamily) {
+            let listener = match bind(address, Wildcard::OwnFamily) {
                 Ok(listener) => listener,
                 Err(error) => {
                     tracing::warn!(service = %name, %address, %error, "the health check node port cannot be opened");

@@ -6,26 +6,19 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use pointsman_model::Moment;
+use pointsman_protocol::watermark::{Progress, Watermark};
 use pointsman_telemetry::FineSnapshot;
 
 /// Longest pause that a commit may take.
 const LONGEST: usize = 1000;
 
-/// Up to which version something is done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Marks {
-    /// Services.
-    pub services: u64,
-    /// EndpointSlices.
-    pub slices: u64,
-}
-
 #[derive(Debug, Default)]
 struct Programmer {
-    planned: Marks,
-    committed: Marks,
-    /// Samples that the running commit will give: trigger times in microseconds.
-    triggers: Vec<i64>,
+    planned: Watermark,
+    committed: Watermark,
+    /// Samples that the running commit will give: when their changes happened.
+    triggers: Vec<Moment>,
     /// How far into the shared list of triggers it has come.
     seen_triggers: u64,
     committing: bool,
@@ -37,9 +30,9 @@ struct Programmer {
 #[derive(Debug)]
 pub struct Hollow {
     programmers: Vec<Programmer>,
-    received: Marks,
+    received: Watermark,
     /// Trigger times that not all programmers have taken up, and the number of the first of them.
-    triggers: VecDeque<i64>,
+    triggers: VecDeque<Moment>,
     first_trigger: u64,
     /// Who commits in how many milliseconds from now.
     wheel: VecDeque<Vec<u32>>,
@@ -56,7 +49,7 @@ impl Hollow {
         let (shortest, longest) = (millis(shortest), millis(longest).max(millis(shortest)));
         Self {
             programmers: (0..count).map(|_| Programmer::default()).collect(),
-            received: Marks::default(),
+            received: Watermark::default(),
             triggers: VecDeque::new(),
             first_trigger: 0,
             wheel: (0..LONGEST).map(|_| Vec::new()).collect(),
@@ -67,10 +60,10 @@ impl Hollow {
         }
     }
 
-    /// The shared watches have told everything up to here.
-    pub fn receive(&mut self, marks: Marks, trigger: Option<i64>) {
-        self.received.services = self.received.services.max(marks.services);
-        self.received.slices = self.received.slices.max(marks.slices);
+    /// The shared watches have delivered everything up to here.
+    pub fn receive(&mut self, watermark: Watermark, trigger: Option<Moment>) {
+        self.received.services = self.received.services.max(watermark.services);
+        self.received.slices = self.received.slices.max(watermark.slices);
         self.triggers.extend(trigger);
         for at in std::mem::take(&mut self.idle) {
             self.begin(at);
@@ -78,7 +71,7 @@ impl Hollow {
     }
 
     /// A millisecond passes: returns who has committed.
-    pub fn tick(&mut self, now_micros: i64) -> Vec<u32> {
+    pub fn tick(&mut self, now: Moment) -> Vec<u32> {
         let mut due = self.wheel.pop_front().unwrap_or_default();
         self.wheel.push_back(Vec::new());
         for at in &due {
@@ -86,10 +79,10 @@ impl Hollow {
             programmer.committed = programmer.planned;
             programmer.committing = false;
             for trigger in std::mem::take(&mut programmer.triggers) {
-                let micros = now_micros.saturating_sub(trigger).max(0) as u64;
-                let millis = micros.div_ceil(1000).clamp(1, 300_000) as u32;
+                let took = now.since(trigger);
+                let millis = took.as_micros().div_ceil(1000).clamp(1, 300_000) as u32;
                 *programmer.counts.entry(millis).or_default() += 1;
-                programmer.sum += micros as f64 / 1e6;
+                programmer.sum += took.as_secs_f64();
             }
         }
         for at in &due {
@@ -135,10 +128,14 @@ impl Hollow {
         self.programmers.len()
     }
 
-    /// What a programmer has in its kernel, has planned and has received.
-    pub fn progress(&self, at: u32) -> [Marks; 3] {
+    /// How far a programmer is.
+    pub fn progress(&self, at: u32) -> Progress {
         let programmer = &self.programmers[at as usize];
-        [programmer.committed, programmer.planned, self.received]
+        Progress {
+            received: self.received,
+            planned: programmer.planned,
+            committed: programmer.committed,
+        }
     }
 
     /// What a programmer has measured.
@@ -155,27 +152,36 @@ impl Hollow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pointsman_model::Revision;
 
-    fn marks(slices: u64) -> Marks {
-        Marks { services: 0, slices }
+    fn marks(slices: u64) -> Watermark {
+        Watermark {
+            services: None,
+            slices: Some(Revision(slices)),
+        }
     }
 
     #[test]
     fn everybody_commits_within_its_pause_and_takes_along_what_came_meanwhile() {
         let millis = Duration::from_millis;
         let mut hollow = Hollow::new(50, millis(2), millis(9), 7);
-        hollow.receive(marks(5), Some(0));
-        hollow.receive(marks(6), Some(1000));
+        hollow.receive(marks(5), Some(Moment(0)));
+        hollow.receive(marks(6), Some(Moment(1000)));
         let mut commits = 0;
         for tick in 1..=25 {
-            commits += hollow.tick(tick * 1000).len();
+            commits += hollow.tick(Moment(tick * 1000)).len();
         }
         assert_eq!(commits, 100, "once for 5 and once for 6");
         for at in 0..50 {
-            assert_eq!(hollow.progress(at), [marks(6); 3]);
+            let Progress {
+                received,
+                planned,
+                committed,
+            } = hollow.progress(at);
+            assert_eq!([received, planned, committed], [marks(6); 3]);
             assert_eq!(hollow.measured(at).count(), 2);
         }
-        assert!(hollow.tick(99_000).is_empty());
+        assert!(hollow.tick(Moment(99_000)).is_empty());
     }
 
     #[test]
@@ -183,8 +189,8 @@ mod tests {
         let mut hollow = Hollow::new(1, Duration::from_millis(10), Duration::from_millis(10), 7);
         let mut commits = 0;
         for tick in 0..1000 {
-            hollow.receive(marks(tick + 1), Some(0));
-            commits += hollow.tick(0).len();
+            hollow.receive(marks(tick + 1), Some(Moment(0)));
+            commits += hollow.tick(Moment(0)).len();
         }
         assert!((80..110).contains(&commits), "{commits}");
         assert!(hollow.measured(0).count() > 900);

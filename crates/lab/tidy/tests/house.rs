@@ -39,17 +39,7 @@ const NOT_YET: &[(&str, &str, &str)] = &[
     ),
     (
         "a watched kind has one definition",
-        "crates/edges/collector",
-        "moves to base/objects",
-    ),
-    (
-        "a watched kind has one definition",
         "crates/edges/controllers",
-        "moves to base/objects",
-    ),
-    (
-        "a watched kind has one definition",
-        "crates/lab/hollow",
         "moves to base/objects",
     ),
     (
@@ -65,11 +55,6 @@ const NOT_YET: &[(&str, &str, &str)] = &[
     (
         "decisions have no runtime, serialization or HTTP",
         "crates/decisions/node-health",
-        "moves to base/objects",
-    ),
-    (
-        "decisions have no runtime, serialization or HTTP",
-        "crates/decisions/sli",
         "moves to base/objects",
     ),
     (

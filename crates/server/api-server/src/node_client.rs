@@ -5,12 +5,8 @@
 //! kubelets do, and kube-apiserver does not check it either unless it is given an authority for them.
 
 use crate::auth::pki::Identity;
-use bytes::Bytes;
-use http::{Request, Response, header};
-use http_body_util::Empty;
-use hyper::body::Incoming;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use http::Response;
+use pointsman_http::{ClientError, Incoming, Target};
 use pointsman_rules::ApiError;
 use pointsman_rules::value::{int_at, list_at, str_at};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -23,13 +19,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 
 /// The files of the client certificate, without their endings.
 pub const STEM: &str = "apiserver-kubelet-client";
-/// How long a node may take to answer a connection.
-const CONNECT: Duration = Duration::from_secs(5);
 /// How long a node may take until the head of its answer.
 const ANSWER: Duration = Duration::from_secs(30);
 
@@ -62,35 +54,18 @@ impl NodeClient {
 
     /// Gets a path; the body of the answer may go on for as long as it likes.
     pub async fn get(&self, address: SocketAddr, path: &str) -> Result<Response<Incoming>, ApiError> {
-        let failed = |what: &str, error: &dyn std::fmt::Display| {
-            ApiError::Unavailable(format!("{what} the node's agent at {address}: {error}"))
-        };
         // Read anew each time: such requests are rare, and certificates are renewed.
-        let config = self
-            .tls()
-            .map_err(|error| failed("cannot prepare to ask", &error))?;
-        let connect = async {
-            let stream = TcpStream::connect(address).await?;
-            stream.set_nodelay(true)?;
-            let name = ServerName::from(address.ip());
-            TlsConnector::from(Arc::new(config)).connect(name, stream).await
-        };
-        let stream = tokio::time::timeout(CONNECT, connect)
-            .await
-            .map_err(|error| failed("cannot reach", &error))?
-            .map_err(|error| failed("cannot reach", &error))?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| failed("cannot speak to", &error))?;
-        tokio::spawn(connection);
-        let request = Request::get(path)
-            .header(header::HOST, address.to_string())
-            .body(Empty::<Bytes>::new())
-            .map_err(|error| ApiError::BadRequest(error.to_string()))?;
-        tokio::time::timeout(ANSWER, sender.send_request(request))
-            .await
-            .map_err(|error| failed("no answer from", &error))?
-            .map_err(|error| failed("no answer from", &error))
+        let tls = self.tls().map_err(|error| {
+            ApiError::Unavailable(format!(
+                "cannot prepare to ask the node's agent at {address}: {error}"
+            ))
+        })?;
+        let answer = Target::secure(address, Arc::new(tls)).open(path, ANSWER).await;
+        match answer {
+            Ok(answer) => Ok(answer.into_response()),
+            Err(error @ ClientError::BadRequest(..)) => Err(ApiError::BadRequest(error.to_string())),
+            Err(error) => Err(ApiError::Unavailable(format!("the node's agent: {error}"))),
+        }
     }
 
     fn tls(&self) -> Result<ClientConfig, Box<dyn std::error::Error + Send + Sync>> {

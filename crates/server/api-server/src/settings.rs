@@ -7,6 +7,7 @@
 use crate::cache::Observer;
 use crate::cache::object::Object;
 use parking_lot::RwLock;
+use pointsman_protocol::settings::{NOT_READY_TOLERATION, UNREACHABLE_TOLERATION};
 use pointsman_rules::admission::tolerations::TolerationSeconds;
 use pointsman_rules::kinds;
 use pointsman_rules::value::str_at;
@@ -14,11 +15,6 @@ use pointsman_telemetry::{Definition, Gauge, Registry, Unit};
 
 /// The ConfigMap that overrides flags, as `namespace/name`.
 pub const CONFIG_MAP: &str = "kube-system/pointsman-apiserver";
-const NOT_READY: &str = "default-not-ready-toleration-seconds";
-const UNREACHABLE: &str = "default-unreachable-toleration-seconds";
-
-/// What the annotations that tell the values in force begin with; the setting's name follows.
-const OBSERVED: &str = "pointsman.io/observed-";
 
 /// Settings in force.
 pub struct Settings {
@@ -56,8 +52,10 @@ impl Settings {
     /// The annotations that tell what is in force.
     pub fn announcements(&self) -> [(String, String); 2] {
         let seconds = self.tolerations();
-        [(NOT_READY, seconds.not_ready), (UNREACHABLE, seconds.unreachable)]
-            .map(|(name, seconds)| (format!("{OBSERVED}{name}"), seconds.to_string()))
+        [
+            (NOT_READY_TOLERATION.observed(), seconds.not_ready.to_string()),
+            (UNREACHABLE_TOLERATION.observed(), seconds.unreachable.to_string()),
+        ]
     }
 
     fn put_in_force(&self, seconds: TolerationSeconds) {
@@ -96,8 +94,8 @@ impl Observer for Settings {
             }
         };
         let seconds = TolerationSeconds {
-            not_ready: read(NOT_READY, self.flags.not_ready),
-            unreachable: read(UNREACHABLE, self.flags.unreachable),
+            not_ready: read(NOT_READY_TOLERATION.key, self.flags.not_ready),
+            unreachable: read(UNREACHABLE_TOLERATION.key, self.flags.unreachable),
         };
         if seconds != self.tolerations() {
             tracing::info!(

@@ -14,11 +14,13 @@ mod ring;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::moment::Moment;
+use pointsman_model::Moment;
+use pointsman_protocol::watermark::{Report, Resource, Watermark};
+
 use multiset::Multiset;
 use ring::Ring;
 
-pub use mark::{Fault, Marks, Report, Resource, Stage};
+pub use mark::{Fault, Stage};
 pub use ring::{Change, Kind, NewChange};
 
 /// How much is kept and believed.
@@ -209,7 +211,7 @@ impl Fold {
             self.revive(id);
             return Ok(());
         }
-        if before.committed == report.committed {
+        if before.progress.committed == report.progress.committed {
             return Ok(());
         }
         let at = believed_time(programmer, report.time, now, self.limits.oldest);
@@ -219,7 +221,10 @@ impl Fold {
             .iter()
             .zip(self.marks.iter_mut().zip(&mut self.rings))
         {
-            let (from, to) = (before.committed.of(*resource), report.committed.of(*resource));
+            let (from, to) = (
+                before.progress.committed.of(*resource),
+                report.progress.committed.of(*resource),
+            );
             marks.replace(from, to);
             if from < to {
                 ring.rise((id, at), (from, to), live, |change| done.push(change.clone()));
@@ -254,7 +259,7 @@ impl Fold {
                 let Some(programmer) = programmer.as_ref().filter(|it| it.live) else {
                     continue;
                 };
-                if programmer.report.committed.of(change.resource) >= change.revision {
+                if programmer.report.progress.committed.of(change.resource) >= change.revision {
                     let at = programmer.last_commit.unwrap_or(change.written).max(began);
                     commits.push((ProgrammerId(slot), at));
                 }
@@ -303,8 +308,9 @@ impl Fold {
 
     /// Live programmers that have not reached a version, at most `most` of them, in order of name.
     pub fn behind(&self, resource: Resource, revision: u64, most: usize) -> Vec<&str> {
-        let lacks =
-            |programmer: &&Programmer| programmer.live && programmer.report.committed.of(resource) < revision;
+        let lacks = |programmer: &&Programmer| {
+            programmer.live && programmer.report.progress.committed.of(resource) < revision
+        };
         let mut names: Vec<&str> = self.programmers().filter(lacks).map(|it| &*it.name).collect();
         names.sort_unstable();
         names.truncate(most);
@@ -328,7 +334,7 @@ impl Fold {
         let missing = Resource::ALL
             .iter()
             .filter_map(|resource| {
-                let mark = report.committed.of(*resource);
+                let mark = report.progress.committed.of(*resource);
                 self.rings[index(*resource)].oldest_open_above(mark)
             })
             .filter(|change| now.since(change.what.written) > patience)
@@ -353,8 +359,8 @@ impl Fold {
         };
         programmer.live = true;
         self.live += 1;
-        let (committed, at) = (programmer.report.committed, programmer.last_seen);
-        programmer.last_commit = programmer.last_commit.or((committed.highest() > 0).then_some(at));
+        let (committed, at) = (programmer.report.progress.committed, programmer.last_seen);
+        programmer.last_commit = programmer.last_commit.or((highest(&committed) > 0).then_some(at));
         let (live, done) = (self.live, &mut self.done);
         for (resource, (marks, ring)) in Resource::ALL
             .iter()
@@ -376,7 +382,7 @@ impl Fold {
             return;
         }
         self.live -= 1;
-        let committed = programmer.report.committed;
+        let committed = programmer.report.progress.committed;
         let (live, done) = (self.live, &mut self.done);
         for (resource, (marks, ring)) in Resource::ALL
             .iter()
@@ -389,17 +395,32 @@ impl Fold {
     }
 }
 
+fn highest(watermark: &Watermark) -> u64 {
+    Resource::ALL
+        .map(|resource| watermark.of(resource))
+        .into_iter()
+        .max()
+        .unwrap_or(0)
+}
+
+/// Whether either mark is lower than in `other`.
+fn below(watermark: &Watermark, other: &Watermark) -> bool {
+    Resource::ALL
+        .iter()
+        .any(|resource| watermark.of(*resource) < other.of(*resource))
+}
+
 /// Whether a line can be true.
 fn judge(programmer: &Programmer, report: &Report, ceiling: u64) -> Result<(), Fault> {
     let known = &programmer.report;
     if programmer.heard && report.generation < known.generation {
         return Err(Fault::Stale);
     }
-    if report.committed.highest() > ceiling {
+    if highest(&report.progress.committed) > ceiling {
         return Err(Fault::Future);
     }
     let same = programmer.heard && report.generation == known.generation;
-    if same && report.committed.below(&known.committed) {
+    if same && below(&report.progress.committed, &known.progress.committed) {
         return Err(Fault::Backwards);
     }
     Ok(())
@@ -417,9 +438,9 @@ fn believed_time(programmer: &Programmer, told: Moment, now: Moment, oldest: Dur
 }
 
 fn stage_of(report: &Report, change: &NewChange) -> Stage {
-    if report.received.of(change.resource) < change.revision {
+    if report.progress.received.of(change.resource) < change.revision {
         Stage::Watch
-    } else if report.planned.of(change.resource) < change.revision {
+    } else if report.progress.planned.of(change.resource) < change.revision {
         Stage::Plan
     } else {
         Stage::Kernel

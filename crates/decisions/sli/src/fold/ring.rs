@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use super::ProgrammerId;
-use super::mark::Resource;
-use crate::moment::Moment;
+use pointsman_model::Moment;
+use pointsman_protocol::watermark::Resource;
 
 /// In clusters of at most this size, the commits of every programmer are kept for each change.
 const DETAILED: usize = 64;

@@ -1,4 +1,6 @@
 use super::*;
+use pointsman_model::Revision;
+use pointsman_protocol::watermark::Progress;
 use proptest::prelude::*;
 
 const MS: i64 = 1000;
@@ -7,13 +9,22 @@ fn at(millis: i64) -> Moment {
     Moment(millis * MS)
 }
 
+fn mark(slices: u64) -> Watermark {
+    Watermark {
+        services: None,
+        slices: Some(Revision(slices)),
+    }
+}
+
 fn report(slices: u64, millis: i64) -> Report {
-    let marks = Marks { services: 0, slices };
+    let mark = mark(slices);
     Report {
         generation: 1,
-        received: marks,
-        planned: marks,
-        committed: marks,
+        progress: Progress {
+            received: mark,
+            planned: mark,
+            committed: mark,
+        },
         time: at(millis),
     }
 }
@@ -74,40 +85,14 @@ fn the_one_behind_is_named_with_the_stage_it_waits_in() {
     fold.change(slice(10, 100));
     fold.report(ids[0], report(10, 101), at(101)).unwrap();
     let stages = [
-        (
-            Marks {
-                services: 0,
-                slices: 9,
-            },
-            9,
-            Stage::Watch,
-        ),
-        (
-            Marks {
-                services: 0,
-                slices: 10,
-            },
-            9,
-            Stage::Plan,
-        ),
-        (
-            Marks {
-                services: 0,
-                slices: 10,
-            },
-            10,
-            Stage::Kernel,
-        ),
+        (9, 9, Stage::Watch),
+        (10, 9, Stage::Plan),
+        (10, 10, Stage::Kernel),
     ];
     for (received, planned, expected) in stages {
-        let line = Report {
-            received,
-            planned: Marks {
-                services: 0,
-                slices: planned,
-            },
-            ..report(9, 150)
-        };
+        let mut line = report(9, 150);
+        line.progress.received = mark(received);
+        line.progress.planned = mark(planned);
         fold.report(ids[1], line, at(150)).unwrap();
         fold.report(ids[2], report(10, 150), at(150)).unwrap();
         let lags = fold.lagging(at(1000), Duration::from_millis(100));
@@ -249,7 +234,7 @@ proptest! {
             let live: Vec<u64> = fold
                 .programmers()
                 .filter(|programmer| programmer.live)
-                .map(|programmer| programmer.report.committed.slices)
+                .map(|programmer| programmer.report.progress.committed.of(Resource::Slices))
                 .collect();
             prop_assert_eq!(fold.live(), live.len());
             prop_assert_eq!(fold.lowest(Resource::Slices), live.iter().min().copied());

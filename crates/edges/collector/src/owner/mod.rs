@@ -1,7 +1,7 @@
-//! Who owns the state, and in what order does news reach it?
+//! Who owns the state, and in what order do events reach it?
 
 mod programmers;
-mod tell;
+mod publish;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use pointsman_api_client::Event;
 use pointsman_api_client::events::Recorder;
-use pointsman_sli::Moment;
+use pointsman_model::Moment;
+use pointsman_objects::{ConfigNode, EndpointSlice, Node, Pod};
 use pointsman_sli::fold::ProgrammerId;
 use pointsman_sli::measure::Measure;
 use pointsman_sli::pool::Estimate;
@@ -19,12 +20,12 @@ use tokio::time::Instant;
 
 use crate::config::Config;
 use crate::durable::{self, Store};
-use crate::follow::{Key, Told};
+use crate::facts::Described;
+use crate::follow::{Key, Observation};
 use crate::gates::{Gates, Question};
 use crate::metrics::Metrics;
 use crate::now;
 use crate::view;
-use crate::wire;
 use crate::world::World;
 
 pub(crate) use programmers::Followed;
@@ -33,21 +34,21 @@ pub(crate) use programmers::Followed;
 const TICK: Duration = Duration::from_millis(250);
 /// How often the measurement is written down.
 const SAVE: Duration = Duration::from_secs(10);
-/// News that is taken in at once.
+/// Events that are taken in at once.
 const BATCH: usize = 4096;
 /// Metrics that are read at the same time.
 const SCRAPES: usize = 64;
-/// How often pages that are open get news.
+/// How often pages that are open are updated.
 const PAGE: Duration = Duration::from_millis(500);
 
-/// What the watches tell.
+/// What the watches deliver.
 #[derive(Debug)]
 pub(crate) enum Input {
-    Slice(Box<Event<wire::Slice>>),
-    Service(Box<Event<wire::Service>>),
-    Pod(Box<Event<wire::Pod>>),
-    Node(Box<Event<wire::Node>>),
-    NodeConfig(Box<Event<wire::NodeConfig>>),
+    Slice(Box<Event<EndpointSlice>>),
+    Service(Box<Event<Described>>),
+    Pod(Box<Event<Pod>>),
+    Node(Box<Event<Node>>),
+    ConfigNode(Box<Event<ConfigNode>>),
 }
 
 /// What others want of the state.
@@ -61,10 +62,10 @@ pub(crate) enum Request {
     PerfDash(oneshot::Sender<String>),
 }
 
-/// What the owner hears, and whom it tells.
+/// What the owner receives.
 pub(crate) struct Lines {
     pub inputs: mpsc::Receiver<Input>,
-    pub told: mpsc::Receiver<Told>,
+    pub observed: mpsc::Receiver<Observation>,
     pub requests: mpsc::Receiver<Request>,
     pub stop: watch::Receiver<bool>,
 }
@@ -80,11 +81,11 @@ pub(crate) struct Owner {
     /// The SLI of the last hours.
     pub history: VecDeque<(Moment, Option<Estimate>)>,
     pub followed: BTreeMap<Key, Followed>,
-    /// Programmers that relays told of.
+    /// Programmers that relays speak for.
     relayed: HashMap<Key, ProgrammerId>,
     metrics: Metrics,
     recorder: Recorder,
-    told: mpsc::Sender<Told>,
+    observed: mpsc::Sender<Observation>,
     turns: Arc<Semaphore>,
     store: Option<Store>,
     page: watch::Sender<Arc<str>>,
@@ -92,8 +93,8 @@ pub(crate) struct Owner {
     next_save: Instant,
     next_page: Instant,
     next_history: Instant,
-    /// Whether anything happened since pages were told.
-    news: bool,
+    /// Whether anything happened since pages were updated.
+    changed: bool,
 }
 
 /// What an owner is made of.
@@ -101,7 +102,7 @@ pub(crate) struct Parts {
     pub config: Config,
     pub metrics: Metrics,
     pub recorder: Recorder,
-    pub told: mpsc::Sender<Told>,
+    pub observed: mpsc::Sender<Observation>,
     pub store: Option<Store>,
     pub found: durable::Found,
     pub page: watch::Sender<Arc<str>>,
@@ -113,7 +114,7 @@ impl Owner {
             config,
             metrics,
             recorder,
-            told,
+            observed,
             store,
             found,
             page,
@@ -134,7 +135,7 @@ impl Owner {
             relayed: HashMap::new(),
             metrics,
             recorder,
-            told,
+            observed,
             turns: Arc::new(Semaphore::new(SCRAPES)),
             store,
             page,
@@ -142,7 +143,7 @@ impl Owner {
             next_save: at + SAVE,
             next_page: at,
             next_history: at,
-            news: true,
+            changed: true,
             config,
         };
         for listed in owner.config.programmers.clone() {
@@ -156,9 +157,9 @@ impl Owner {
         self.config.gate_bound
     }
 
-    /// Runs until told to stop; then everything is written down.
+    /// Runs until it is stopped; then everything is written down.
     pub async fn run(mut self, mut lines: Lines) {
-        let (mut inbox, mut told) = (Vec::with_capacity(BATCH), Vec::with_capacity(BATCH));
+        let (mut inbox, mut observed) = (Vec::with_capacity(BATCH), Vec::with_capacity(BATCH));
         loop {
             let wake = self.wake();
             tokio::select! {
@@ -174,11 +175,11 @@ impl Owner {
                     }
                     let now = now();
                     inbox.drain(..).for_each(|input| self.take(input, now));
-                    self.news = true;
+                    self.changed = true;
                 }
-                _ = lines.told.recv_many(&mut told, BATCH) => {
-                    told.drain(..).for_each(|told| self.hear(told));
-                    self.news = true;
+                _ = lines.observed.recv_many(&mut observed, BATCH) => {
+                    observed.drain(..).for_each(|seen| self.observe(seen));
+                    self.changed = true;
                 }
                 () = tokio::time::sleep_until(wake) => {}
             }
@@ -188,9 +189,9 @@ impl Owner {
             }
         }
         if let Some(store) = self.store.take()
-            && let Err(error) = store.save(&durable::json(&self.measure))
+            && let Err(error) = store.save(&self.measure)
         {
-            tracing::error!(%error, "the measurement could not be written down");
+            tracing::error!(%error, "cannot save the measurement");
         }
     }
 
@@ -204,7 +205,7 @@ impl Owner {
         match request {
             Request::Gate(question) => {
                 if !self.gates.ask(question, Instant::now()) {
-                    tracing::warn!("too many gates are waiting, one is turned away");
+                    tracing::warn!("too many shutdown gates are waiting, refusing one");
                 }
             }
             Request::State(reply) => {
@@ -221,7 +222,7 @@ impl Owner {
             Input::Slice(event) => self.world.slice(*event, now),
             Input::Service(event) => self.world.service(*event, now),
             Input::Pod(event) => self.world.pod(*event, now),
-            Input::NodeConfig(event) => self.world.node_config(*event),
+            Input::ConfigNode(event) => self.world.node_config(*event),
             Input::Node(event) => {
                 let name = match &*event {
                     Event::Applied { key, .. } | Event::Deleted { key, .. } => Some(key.name().to_owned()),
@@ -251,7 +252,7 @@ impl Owner {
             self.next_save = at + SAVE;
             self.save();
         }
-        if at >= self.next_page && self.page.receiver_count() > 0 && std::mem::take(&mut self.news) {
+        if at >= self.next_page && self.page.receiver_count() > 0 && std::mem::take(&mut self.changed) {
             self.next_page = at + PAGE;
             self.page.send_replace(view::state(self, wall).to_string().into());
         }
@@ -282,7 +283,7 @@ impl Owner {
             let written = day.clone();
             tokio::task::spawn_blocking(move || {
                 if let Err(error) = store.append(&written) {
-                    tracing::error!(%error, "a cluster-day could not be written down");
+                    tracing::error!(%error, "cannot save a finished day");
                 }
             });
         }
@@ -294,10 +295,10 @@ impl Owner {
 
     fn save(&self) {
         let Some(store) = self.store.clone() else { return };
-        let text = durable::json(&self.measure);
+        let measure = self.measure.clone();
         tokio::task::spawn_blocking(move || {
-            if let Err(error) = store.save(&text) {
-                tracing::error!(%error, "the measurement could not be written down");
+            if let Err(error) = store.save(&measure) {
+                tracing::error!(%error, "cannot save the measurement");
             }
         });
     }

@@ -1,13 +1,14 @@
 //! Which programmers are followed, and what do they say?
 
-use pointsman_sli::Moment;
-use pointsman_sli::fold::{ProgrammerId, Report};
+use pointsman_http::{Bytes, Target};
+use pointsman_model::Moment;
+use pointsman_protocol::watermark::Report;
+use pointsman_sli::fold::ProgrammerId;
 use pointsman_sli::skew::Clock;
 use tokio::task::AbortHandle;
 
 use super::Owner;
-use crate::client::Target;
-use crate::follow::{self, Key, Told};
+use crate::follow::{self, Key, Observation};
 use crate::now;
 use crate::scrape;
 
@@ -64,13 +65,15 @@ impl Owner {
             return;
         }
         let target = match Target::parse(&url) {
-            Ok(target) => target,
-            Err(error) => return tracing::warn!(programmer = name, error, "a programmer is left out"),
+            Ok(target) => target.reading_little(),
+            Err(error) => {
+                return tracing::warn!(programmer = name, %error, "ignoring a programmer with a bad URL");
+            }
         };
         let (key, at): (Key, Moment) = (name.into(), now());
         let id = self.world.fold.join(name, at);
         self.measure.joined(name, at);
-        let stream = tokio::spawn(follow::stream(key.clone(), target.clone(), self.told.clone()));
+        let stream = tokio::spawn(follow::stream(key.clone(), target.clone(), self.observed.clone()));
         let every = self.config.scrape_interval;
         let turns = self.turns.clone();
         let scrape = tokio::spawn(follow::scrape(
@@ -78,7 +81,7 @@ impl Owner {
             target,
             every,
             turns,
-            self.told.clone(),
+            self.observed.clone(),
         ));
         let followed = Followed {
             url,
@@ -103,24 +106,24 @@ impl Owner {
         }
     }
 
-    pub(super) fn hear(&mut self, told: Told) {
-        match told {
-            Told::Lines {
+    pub(super) fn observe(&mut self, seen: Observation) {
+        match seen {
+            Observation::Lines {
                 who,
                 lines,
-                garbage,
+                malformed,
                 at,
-            } => self.hear_lines(&who, &lines, garbage, at),
-            Told::Relayed { lines, garbage, at } => self.hear_relayed(lines, garbage, at),
-            Told::Lost { who, why } => {
+            } => self.take_lines(&who, &lines, malformed, at),
+            Observation::Relayed { lines, malformed, at } => self.take_relayed(lines, malformed, at),
+            Observation::Lost { who, why } => {
                 if let Some(followed) = self.followed.get_mut(&who) {
                     if followed.lost.is_none() {
-                        tracing::debug!(programmer = &*who, why, "a stream of watermarks is lost");
+                        tracing::debug!(programmer = &*who, why, "lost a stream of watermarks");
                     }
                     followed.lost = Some(why);
                 }
             }
-            Told::Plain { who } => {
+            Observation::Plain { who } => {
                 if let Some(followed) = self.followed.get_mut(&who) {
                     followed.plain = true;
                     followed.lost = None;
@@ -129,17 +132,17 @@ impl Owner {
                     }
                 }
             }
-            Told::Clock {
+            Observation::Clock {
                 who,
                 ahead,
                 round_trip,
-            } => self.hear_clock(&who, ahead, round_trip),
-            Told::Metrics { who, text, at } => self.hear_metrics(&who, text, at),
+            } => self.take_clock(&who, ahead, round_trip),
+            Observation::Metrics { who, text, at } => self.take_metrics(&who, text, at),
         }
     }
 
-    fn hear_lines(&mut self, who: &Key, lines: &[Report], garbage: u64, at: Moment) {
-        self.garbage(garbage);
+    fn take_lines(&mut self, who: &Key, lines: &[Report], malformed: u64, at: Moment) {
+        self.count_malformed(malformed);
         let Some(followed) = self.followed.get_mut(who) else {
             return;
         };
@@ -151,8 +154,8 @@ impl Owner {
         }
     }
 
-    fn hear_relayed(&mut self, lines: Vec<(Key, Report)>, garbage: u64, at: Moment) {
-        self.garbage(garbage);
+    fn take_relayed(&mut self, lines: Vec<(Key, Report)>, malformed: u64, at: Moment) {
+        self.count_malformed(malformed);
         for (who, report) in lines {
             let id = match self.relayed.get(&who) {
                 Some(id) => *id,
@@ -169,18 +172,18 @@ impl Owner {
     fn fold_line(&mut self, id: ProgrammerId, report: Report, at: Moment) {
         match self.world.fold.report(id, report, at) {
             Ok(()) => {
-                self.metrics.told.lines.inc();
-                if self.metrics.told.lines.get().is_multiple_of(SAMPLED) {
+                self.metrics.streams.lines.inc();
+                if self.metrics.streams.lines.get().is_multiple_of(SAMPLED) {
                     let ahead = self.world.fold.programmer(id).map_or(0, |it| it.clock_ahead);
                     let written = Moment(report.time.0.saturating_sub(ahead));
                     self.metrics.folded(now().since(written));
                 }
             }
-            Err(fault) => self.metrics.told.faults.with(&[fault.as_str()]).inc(),
+            Err(fault) => self.metrics.streams.faults.with(&[fault.as_str()]).inc(),
         }
     }
 
-    fn hear_clock(&mut self, who: &Key, ahead: i64, round_trip: std::time::Duration) {
+    fn take_clock(&mut self, who: &Key, ahead: i64, round_trip: std::time::Duration) {
         let Some(followed) = self.followed.get_mut(who) else {
             return;
         };
@@ -191,7 +194,7 @@ impl Owner {
         }
     }
 
-    fn hear_metrics(&mut self, who: &Key, text: Result<Vec<u8>, String>, at: Moment) {
+    fn take_metrics(&mut self, who: &Key, text: Result<Bytes, String>, at: Moment) {
         let Some(followed) = self.followed.get_mut(who) else {
             return;
         };
@@ -201,21 +204,21 @@ impl Owner {
                 followed.unread = None;
                 let offset = followed.clock.offset().unwrap_or_default();
                 self.measure.read(who, reading, offset.correction_millis());
-                self.metrics.told.scrapes.with(&["read"]).inc();
+                self.metrics.streams.scrapes.with(&["read"]).inc();
             }
             Err(why) => {
                 if followed.unread.as_ref() != Some(&why) {
-                    tracing::debug!(programmer = &**who, why, "metrics could not be read");
+                    tracing::debug!(programmer = &**who, why, "cannot read metrics");
                 }
                 followed.unread = Some(why);
-                self.metrics.told.scrapes.with(&["failed"]).inc();
+                self.metrics.streams.scrapes.with(&["failed"]).inc();
             }
         }
     }
 
-    fn garbage(&self, count: u64) {
+    fn count_malformed(&self, count: u64) {
         if count > 0 {
-            self.metrics.told.faults.with(&["garbage"]).add(count);
+            self.metrics.streams.faults.with(&["garbage"]).add(count);
         }
     }
 }

@@ -1,8 +1,9 @@
 use super::*;
-use pointsman_sli::fold::{Marks, Report};
+use pointsman_model::Revision;
+use pointsman_protocol::watermark::Report;
 use serde_json::json;
 
-fn slice(revision: u64, conditions: serde_json::Value) -> Event<wire::Slice> {
+fn slice(revision: u64, conditions: serde_json::Value) -> Event<EndpointSlice> {
     let object = json!({
         "metadata": { "namespace": "default", "name": "web-1",
             "labels": { "kubernetes.io/service-name": "web" },
@@ -17,7 +18,7 @@ fn slice(revision: u64, conditions: serde_json::Value) -> Event<wire::Slice> {
     }
 }
 
-fn pod(deleting: bool, now: i64) -> (Event<wire::Pod>, Moment) {
+fn pod(deleting: bool, now: i64) -> (Event<Pod>, Moment) {
     let mut object = json!({
         "metadata": { "namespace": "default", "name": "a", "uid": "u" },
         "spec": { "nodeName": "n1" },
@@ -140,15 +141,11 @@ fn services_count_when_their_specification_changes() {
     world.service(service(3, 80, "annotated"), Moment(2));
     world.service(service(4, 81, ""), Moment(3));
     let id = world.fold.join("n1", Moment(3));
-    let committed = Marks {
-        services: 4,
-        slices: 0,
-    };
-    let report = Report {
+    let mut report = Report {
         generation: 1,
-        committed,
         ..Report::default()
     };
+    report.progress.committed.services = Some(Revision(4));
     world.fold.report(id, report, Moment(4)).unwrap();
     let changes: Vec<(u64, Kind, bool)> = world
         .fold

@@ -2,8 +2,8 @@
 
 use super::driver::{Desk, Doing, Driver, DriverError, Part, Posted, Reading, Version};
 use super::objects::{
-    CONFIG_NODE, CONTROLLERS_MAP, ConfigMap, ConfigNode, EPOCH, GRACE_KEY, LEDGER_KEY, LEDGER_MAP, NAMESPACE,
-    NODE_MAP, NOT_READY_KEY, NodePage, REPORT_KEY, SERVER_MAP, UNREACHABLE_KEY,
+    CONFIG_NODE, CONTROLLERS_MAP, ConfigMap, ConfigNode, EPOCH, LEDGER_KEY, LEDGER_MAP, NAMESPACE, NODE_MAP,
+    NodePage, SERVER_MAP,
 };
 use jiff::Timestamp;
 use pointsman_api_client::events::{News, Recorder, Severity, Subject};
@@ -13,6 +13,7 @@ use pointsman_latency_profile::rollout::{
     Condition, Ledger, NodeReading, NodesReading, Notice, Single, Spec, Stored, merge,
 };
 use pointsman_latency_profile::state::Component;
+use pointsman_protocol::settings;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -280,31 +281,27 @@ async fn write(
     done.map(drop).map_err(failed)
 }
 
-/// The keys that carry a change.
+/// The entries that carry a change.
 fn data(change: &Change) -> Map<String, Value> {
-    let text = |value: String| Value::from(value);
-    match change {
+    let entries = match change {
         Change::Reports(periods) => periods
             .iter()
-            .map(|(pool, period)| {
-                let key = match pool.name() {
-                    "" => REPORT_KEY.to_owned(),
-                    name => format!("{REPORT_KEY}.{name}"),
-                };
-                (key, text(period.to_string()))
-            })
+            .map(|(pool, period)| (settings::REPORT_PERIOD.pool_key(pool.name()), period.to_string()))
             .collect(),
-        Change::Grace(grace) => Map::from_iter([(GRACE_KEY.to_owned(), text(grace.to_string()))]),
-        Change::Tolerations(seconds) => Map::from_iter([
-            (NOT_READY_KEY.to_owned(), text(seconds.not_ready.to_string())),
-            (UNREACHABLE_KEY.to_owned(), text(seconds.unreachable.to_string())),
-        ]),
-    }
+        Change::Grace(grace) => vec![settings::GRACE_PERIOD.entry(grace.0)],
+        Change::Tolerations(seconds) => vec![
+            settings::NOT_READY_TOLERATION.entry(seconds.not_ready),
+            settings::UNREACHABLE_TOLERATION.entry(seconds.unreachable),
+        ],
+    };
+    entries
+        .into_iter()
+        .map(|(key, text)| (key, text.into()))
+        .collect()
 }
 
 fn related() -> Value {
-    let maps = [NODE_MAP, CONTROLLERS_MAP, SERVER_MAP, LEDGER_MAP];
-    let related = maps
+    let related = settings::ALL
         .map(|name| json!({ "group": "", "resource": "configmaps", "namespace": NAMESPACE, "name": name }));
     json!(related)
 }

@@ -2,29 +2,20 @@
 
 use pointsman_latency_profile::rollout::{NodeReading, Problem, Spec, Stored};
 use pointsman_latency_profile::state::Pool;
-use pointsman_latency_profile::text;
 use pointsman_latency_profile::units::{GracePeriod, InvalidValue, ReportPeriod, Tolerations};
+use pointsman_protocol::settings::{self, Setting};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Namespace of all ConfigMaps here.
-pub const NAMESPACE: &str = "kube-system";
-/// What agents on nodes follow.
-pub const NODE_MAP: &str = "pointsman-node";
-/// What the controllers follow.
-pub const CONTROLLERS_MAP: &str = "pointsman-controllers";
-/// What the API server follows.
-pub const SERVER_MAP: &str = "pointsman-apiserver";
-/// What owners agreed on.
-pub const LEDGER_MAP: &str = "pointsman-latency-profile";
-/// The key of the ledger.
-pub const LEDGER_KEY: &str = "ledger";
+pub use pointsman_protocol::settings::{
+    API_SERVER as SERVER_MAP, CONTROLLERS as CONTROLLERS_MAP, EPOCH_ANNOTATION as EPOCH,
+    LEDGER as LEDGER_MAP, LEDGER_KEY, NAMESPACE, NODE as NODE_MAP,
+};
+
 /// The only name that the wish may have.
 pub const CONFIG_NODE: &str = "cluster";
 
-/// Epoch of the last claim that wrote a ConfigMap.
-pub const EPOCH: &str = "pointsman.io/profile-epoch";
 /// What an agent really uses, on its Node.
 pub const NODE_ANNOUNCED: &str = "pointsman.io/node-status-update-frequency";
 /// The pool of a node, as a label.
@@ -33,22 +24,6 @@ pub const POOL_LABEL: &str = "pointsman.io/pool";
 pub const POOL_PROFILE: &str = "pointsman.io/worker-latency-profile.";
 /// Counts attempts at the same wish, as an annotation of it.
 pub const ATTEMPT: &str = "pointsman.io/worker-latency-profile-attempt";
-/// What the controllers really use.
-pub const GRACE_ANNOUNCED: &str = "pointsman.io/observed-node-monitor-grace-period";
-const NOT_READY_ANNOUNCED: &str = "pointsman.io/observed-default-not-ready-toleration-seconds";
-const UNREACHABLE_ANNOUNCED: &str = "pointsman.io/observed-default-unreachable-toleration-seconds";
-
-/// Keys in the ConfigMaps' data.
-pub const REPORT_KEY: &str = "nodeStatusUpdateFrequency";
-/// The grace period.
-pub const GRACE_KEY: &str = "nodeMonitorGracePeriod";
-/// Tolerations for nodes that are not ready.
-pub const NOT_READY_KEY: &str = "default-not-ready-toleration-seconds";
-/// Tolerations for nodes that are unreachable.
-pub const UNREACHABLE_KEY: &str = "default-unreachable-toleration-seconds";
-/// How long a step may take, in the controllers' ConfigMap.
-const STEP_TIMEOUT_KEY: &str = "latencyProfileStepTimeout";
-
 /// Metadata that matters here.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -180,15 +155,14 @@ impl ConfigMap {
     pub fn reports(&self) -> (BTreeMap<Pool, ReportPeriod>, Option<Problem>) {
         let mut reports = BTreeMap::new();
         let mut problem = None;
-        for (key, text) in &self.data {
-            let pool = match key.strip_prefix(REPORT_KEY) {
-                Some("") => "",
-                Some(rest) if rest.starts_with('.') => &rest[1..],
-                _ => continue,
-            };
-            match ReportPeriod::parse(text) {
+        for (pool, period) in settings::REPORT_PERIOD.pools(&self.data) {
+            let key = settings::REPORT_PERIOD.pool_key(pool);
+            let period = period.map_err(unreadable);
+            match period
+                .and_then(|period| ReportPeriod::try_new(period).map_err(|error| invalid(&key, &error)))
+            {
                 Ok(period) => drop(reports.insert(Pool::named(pool), period)),
-                Err(error) => problem = Some(invalid(key, &error)),
+                Err(error) => problem = Some(error),
             }
         }
         (reports, problem)
@@ -196,18 +170,19 @@ impl ConfigMap {
 
     /// The grace period that is written.
     pub fn grace(&self) -> (Option<GracePeriod>, Option<Problem>) {
-        self.value(GRACE_KEY, GracePeriod::parse)
+        let (period, problem) = self.written(&settings::GRACE_PERIOD);
+        (period.map(GracePeriod), problem)
     }
 
     /// The grace period that is announced.
     pub fn announced_grace(&self) -> Option<GracePeriod> {
-        GracePeriod::parse(self.metadata.annotations.get(GRACE_ANNOUNCED)?).ok()
+        self.announced(&settings::GRACE_PERIOD).map(GracePeriod)
     }
 
     /// The tolerations that are written, if both are.
     pub fn tolerations(&self) -> (Option<Tolerations>, Option<Problem>) {
-        let (not_ready, first) = self.value(NOT_READY_KEY, Tolerations::parse_seconds);
-        let (unreachable, second) = self.value(UNREACHABLE_KEY, Tolerations::parse_seconds);
+        let (not_ready, first) = self.written(&settings::NOT_READY_TOLERATION);
+        let (unreachable, second) = self.written(&settings::UNREACHABLE_TOLERATION);
         let both = not_ready
             .zip(unreachable)
             .map(|(not_ready, unreachable)| Tolerations {
@@ -219,32 +194,40 @@ impl ConfigMap {
 
     /// The tolerations that are announced.
     pub fn announced_tolerations(&self) -> Option<Tolerations> {
-        let read = |key: &str| Tolerations::parse_seconds(self.metadata.annotations.get(key)?).ok();
         Some(Tolerations {
-            not_ready: read(NOT_READY_ANNOUNCED)?,
-            unreachable: read(UNREACHABLE_ANNOUNCED)?,
+            not_ready: self.announced(&settings::NOT_READY_TOLERATION)?,
+            unreachable: self.announced(&settings::UNREACHABLE_TOLERATION)?,
         })
     }
 
     /// How long a step may take, if that is written.
     pub fn step_timeout(&self) -> (Option<Duration>, Option<Problem>) {
-        self.value(STEP_TIMEOUT_KEY, |text| {
-            let limit = text::parse_duration(text.trim()).filter(|limit| !limit.is_zero());
-            limit.ok_or_else(|| InvalidValue::NotADuration(text.to_owned()))
-        })
-    }
-
-    fn value<T>(
-        &self,
-        key: &str,
-        parse: impl Fn(&str) -> Result<T, InvalidValue>,
-    ) -> (Option<T>, Option<Problem>) {
-        match self.data.get(key).map(|text| parse(text)) {
-            None => (None, None),
-            Some(Ok(value)) => (Some(value), None),
-            Some(Err(error)) => (None, Some(invalid(key, &error))),
+        match self.written(&settings::STEP_TIMEOUT) {
+            (Some(Duration::ZERO), _) => {
+                let key = settings::STEP_TIMEOUT.key;
+                (
+                    None,
+                    Some(Problem::Invalid(format!("{key}: a step needs some time"))),
+                )
+            }
+            written => written,
         }
     }
+
+    fn written<T: settings::Value>(&self, setting: &Setting<T>) -> (Option<T>, Option<Problem>) {
+        match setting.read(&self.data) {
+            Ok(value) => (value, None),
+            Err(error) => (None, Some(unreadable(error))),
+        }
+    }
+
+    fn announced<T: settings::Value>(&self, setting: &Setting<T>) -> Option<T> {
+        T::decode(self.metadata.annotations.get(&setting.observed())?)
+    }
+}
+
+fn unreadable(error: settings::BadSetting) -> Problem {
+    Problem::Invalid(error.to_string())
 }
 
 fn invalid(key: &str, error: &InvalidValue) -> Problem {

@@ -1,9 +1,10 @@
 //! When is it worth looking again?
 
 use super::cluster::{CONFIG_MAPS, CONFIG_NODES};
-use super::objects::{CONTROLLERS_MAP, ConfigMap, LEDGER_MAP, NAMESPACE, NODE_MAP, Node, SERVER_MAP};
+use super::objects::{CONTROLLERS_MAP, ConfigMap, NAMESPACE, Node};
 use pointsman_api_client::{Client, Event, Resource, Scope, Watcher};
 use pointsman_latency_profile::rollout::NodeReading;
+use pointsman_protocol::settings;
 use serde::de::IgnoredAny;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -51,7 +52,7 @@ async fn follow_maps(
             Event::Deleted { key, .. } => key,
             Event::Init | Event::Synced(_) => continue,
         };
-        if [NODE_MAP, CONTROLLERS_MAP, SERVER_MAP, LEDGER_MAP].contains(&key.name()) {
+        if settings::ALL.contains(&key.name()) {
             wake.send_modify(|count| *count += 1);
         }
     }

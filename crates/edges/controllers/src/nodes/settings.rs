@@ -15,15 +15,13 @@ use pointsman_latency_profile::text;
 use pointsman_node_health::Settings;
 use std::collections::BTreeMap;
 
-/// Namespace of the ConfigMap.
-pub const NAMESPACE: &str = "kube-system";
-/// Name of the ConfigMap.
-pub const NAME: &str = "pointsman-controllers";
+pub use pointsman_protocol::settings::{CONTROLLERS as NAME, NAMESPACE};
+
 /// Annotation with what is wrong with the ConfigMap's values; absent when nothing is.
 pub const ERROR_ANNOTATION: &str = "pointsman.io/node-health-settings-error";
 
-/// What annotations of observed values begin with; the flag's name follows.
-const OBSERVED: &str = "pointsman.io/observed-";
+use pointsman_protocol::settings::OBSERVED_PREFIX as OBSERVED;
+
 /// The annotation with the grace period.
 const ANNOUNCED_GRACE: &str = "pointsman.io/observed-node-monitor-grace-period";
 

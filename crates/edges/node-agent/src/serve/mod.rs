@@ -13,32 +13,17 @@ pub(crate) use tls::{TlsError, server_config};
 
 use crate::agent::{FoundLog, Input, LogError, Question};
 use crate::metrics::Metrics;
-use bytes::Bytes;
-use futures::StreamExt;
-use http::{Method, Request, Response, StatusCode, header};
-use http_body::Frame;
-use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
+use http::{Method, Request, Response, StatusCode};
+use pointsman_http::{Body, Incoming, reply, text};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, oneshot};
-use tokio_rustls::TlsAcceptor;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
 
-/// How long a client may take for its handshake.
-const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Connections at once.
 const MAX_CONNECTIONS: usize = 512;
-
-type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// What answers need.
 pub(crate) struct Server {
@@ -52,55 +37,20 @@ pub(crate) struct Server {
 impl Server {
     /// Answers until the process ends.
     pub(crate) async fn run(self: Arc<Self>, listener: TcpListener, tls: Arc<rustls::ServerConfig>) {
-        let acceptor = TlsAcceptor::from(tls);
-        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        loop {
-            let place = places
-                .clone()
-                .acquire_owned()
-                .await
-                .expect("the semaphore is never closed");
-            let stream = match listener.accept().await {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                    continue;
-                }
-            };
-            let (server, acceptor) = (self.clone(), acceptor.clone());
-            tokio::spawn(async move {
-                server.serve(acceptor, stream).await;
-                drop(place);
-            });
-        }
-    }
-
-    async fn serve(self: Arc<Self>, acceptor: TlsAcceptor, stream: TcpStream) {
-        let _ = stream.set_nodelay(true);
-        let stream = match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
-            Err(_) => return tracing::debug!("TLS handshake took too long"),
+        let listening = pointsman_http::Server {
+            tls: Some(tls),
+            connections: MAX_CONNECTIONS,
+            ..pointsman_http::Server::default()
         };
-        let certificates = stream.get_ref().1.peer_certificates();
-        let user = certificates
-            .and_then(|chain| chain.first())
-            .and_then(access::User::of);
-        let user = Arc::new(user);
-        let service = service_fn(move |request: Request<Incoming>| {
-            let (server, user) = (self.clone(), user.clone());
-            async move { Ok::<_, Infallible>(server.handle(&request, (*user).as_ref()).await) }
-        });
-        let mut builder = Builder::new(TokioExecutor::new());
-        builder
-            .http1()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HANDSHAKE);
-        let connection = builder.serve_connection(TokioIo::new(stream), service);
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "a connection ended");
-        }
+        let connected = move |peer: &pointsman_http::Peer| {
+            let user = Arc::new(peer.certificate.as_ref().and_then(access::User::of));
+            let server = self.clone();
+            move |request| {
+                let (server, user) = (server.clone(), user.clone());
+                async move { server.handle(&request, (*user).as_ref()).await }
+            }
+        };
+        listening.serve_forever(listener, connected).await;
     }
 
     async fn handle(&self, request: &Request<Incoming>, user: Option<&access::User>) -> Response<Body> {
@@ -141,7 +91,7 @@ impl Server {
         match parts {
             ["metrics"] => {
                 let body = self.metrics.registry.render();
-                typed(StatusCode::OK, pointsman_telemetry::CONTENT_TYPE, body)
+                reply(StatusCode::OK, pointsman_telemetry::CONTENT_TYPE, body)
             }
             ["configz"] => as_json(&json!({ "kubeletconfig": self.configuration })),
             ["pods"] => {
@@ -178,23 +128,13 @@ impl Server {
         }));
         match found.await {
             Ok(Ok(FoundLog { path, alive })) => {
-                let chunks = logs::stream(path, alive, options);
-                let frames = chunks.map(|bytes| Ok::<_, Infallible>(Frame::data(bytes)));
-                respond(
-                    StatusCode::OK,
-                    "text/plain",
-                    StreamBody::new(frames).boxed_unsync(),
-                )
+                pointsman_http::stream("text/plain", logs::stream(path, alive, options))
             }
             Ok(Err(LogError::NotFound(message))) => text(StatusCode::NOT_FOUND, message),
             Ok(Err(LogError::NotYet(message))) => text(StatusCode::BAD_REQUEST, message),
             Err(_) => text(StatusCode::SERVICE_UNAVAILABLE, "the agent stops"),
         }
     }
-}
-
-fn text(code: StatusCode, message: impl Into<String>) -> Response<Body> {
-    typed(code, "text/plain; charset=utf-8", message.into())
 }
 
 /// Pods as the API sent them.
@@ -209,19 +149,7 @@ struct PodList {
 
 fn as_json(value: &impl Serialize) -> Response<Body> {
     match serde_json::to_string(value) {
-        Ok(body) => typed(StatusCode::OK, "application/json", body),
+        Ok(body) => reply(StatusCode::OK, "application/json", body),
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     }
-}
-
-fn typed(code: StatusCode, content_type: &'static str, body: String) -> Response<Body> {
-    respond(code, content_type, Full::new(Bytes::from(body)).boxed_unsync())
-}
-
-fn respond(code: StatusCode, content_type: &'static str, body: Body) -> Response<Body> {
-    let mut response = Response::new(body);
-    *response.status_mut() = code;
-    let value = http::HeaderValue::from_static(content_type);
-    response.headers_mut().insert(header::CONTENT_TYPE, value);
-    response
 }

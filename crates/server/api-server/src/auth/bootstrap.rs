@@ -22,12 +22,7 @@ const COORDINATION: &str = "coordination.k8s.io";
 const AUTHORIZATION: &str = "authorization.k8s.io";
 const AUTHENTICATION: &str = "authentication.k8s.io";
 /// What a latency profile is rolled out by.
-const PROFILE_MAPS: [&str; 4] = [
-    "pointsman-node",
-    "pointsman-controllers",
-    "pointsman-apiserver",
-    "pointsman-latency-profile",
-];
+const PROFILE_MAPS: [&str; 4] = pointsman_protocol::settings::ALL;
 const HEALTH: &[&str] = &["/livez", "/readyz", "/healthz", "/version", "/version/"];
 
 /// Every default ClusterRole and ClusterRoleBinding, and the Role and RoleBinding for leader

@@ -1,14 +1,14 @@
-//! What are people and Prometheus told?
+//! What do people and Prometheus see?
 
-use pointsman_api_client::events::{News, Severity, Subject};
-use pointsman_sli::Moment;
-use pointsman_sli::fold::Resource;
-use pointsman_sli::gate::Outcome;
+use pointsman_api_client::events::{self, News, Severity};
+use pointsman_model::Moment;
+use pointsman_protocol::gate::{Outcome, Subject};
+use pointsman_protocol::watermark::Resource;
 use pointsman_sli::slo::Verdict;
 use tokio::time::Instant;
 
 use super::Owner;
-use crate::gates::{For, Past};
+use crate::gates::Past;
 use crate::now;
 use crate::view::PATIENCE;
 
@@ -40,15 +40,15 @@ impl Owner {
         let opened = &past.opened;
         let severity = match (opened.outcome, &past.gate) {
             (Outcome::Bound, _) => Severity::Warning,
-            (Outcome::Everywhere, For::Service { .. }) => Severity::Normal,
+            (Outcome::Everywhere, Subject::Service { .. }) => Severity::Normal,
             _ => return,
         };
         let (kind, uid) = match &past.gate {
-            For::Pod { pod, uid } => {
+            Subject::Pod { pod, uid } => {
                 let known = self.world.uid_of(pod).unwrap_or_default();
                 ("Pod", if uid.is_empty() { known } else { uid })
             }
-            For::Service { .. } => ("Service", ""),
+            Subject::Service { .. } => ("Service", ""),
         };
         let about = past.gate.about();
         let (namespace, name) = about.split_once('/').unwrap_or(("", about));
@@ -68,7 +68,7 @@ impl Owner {
             Severity::Normal => "ShutdownGateOpened",
         };
         self.recorder.record(News {
-            subject: Subject {
+            subject: events::Subject {
                 api_version: "v1".into(),
                 kind: kind.into(),
                 namespace: namespace.into(),
@@ -95,12 +95,12 @@ impl Owner {
         for resource in Resource::ALL {
             let name = [resource.as_str()];
             metrics
-                .told
+                .streams
                 .lowest
                 .with(&name)
                 .set(fold.lowest(resource).unwrap_or(0) as f64);
             let most = fold.reached_by(resource, 0.99).unwrap_or(0);
-            metrics.told.most.with(&name).set(most as f64);
+            metrics.streams.most.with(&name).set(most as f64);
         }
         let plain = self.followed.values().filter(|followed| followed.plain).count();
         let all = fold.programmers().count();
@@ -110,11 +110,11 @@ impl Owner {
             ("plain", plain),
         ];
         for (state, count) in states {
-            metrics.told.programmers.with(&[state]).set(count as f64);
+            metrics.streams.programmers.with(&[state]).set(count as f64);
         }
         metrics.sli.evicted.set(fold.evicted() as f64);
         metrics
-            .told
+            .streams
             .lagging
             .set(fold.lagging(wall, PATIENCE).len() as f64);
     }
@@ -156,7 +156,7 @@ impl Owner {
             ahead = ahead.max(offset.ahead.unsigned_abs() as f64 / 1e6);
             error = error.max(offset.error.as_secs_f64());
         }
-        metrics.told.clock_ahead.set(ahead);
-        metrics.told.clock_error.set(error);
+        metrics.streams.clock_ahead.set(ahead);
+        metrics.streams.clock_error.set(error);
     }
 }

@@ -1,0 +1,408 @@
+//! How is another role asked over HTTP?
+//!
+//! One connection per question. The reader of the answer drives the connection itself, so that a stream
+//! costs no task of its own: the collector follows thousands of them.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::uri::Scheme;
+use http::{Request, Response, StatusCode, Uri, header};
+use http_body_util::Empty;
+use hyper::body::{Body, Incoming};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+/// How long a server may take to accept a connection, and for its part of a TLS handshake.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Longest line of a stream.
+const LINE: usize = 64 << 10;
+
+/// Text that is no URL that can be asked.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0:?} is not a URL such as http://host:port")]
+pub struct BadUrl(pub String);
+
+/// Why there is no answer. The message is one sentence that names the other side.
+#[derive(Debug, Error)]
+pub enum ClientError {
+    #[error("cannot connect to {0}: {1}")]
+    Unreachable(String, std::io::Error),
+    #[error("cannot send a request to {0}: {1}")]
+    BadRequest(String, http::Error),
+    #[error("cannot read the answer of {0}: {1}")]
+    BadAnswer(String, hyper::Error),
+    #[error("no answer from {0} within {1:?}")]
+    TimedOut(String, Duration),
+    #[error("{0} answers with more than {1} bytes")]
+    TooLong(String, usize),
+    #[error("{0} answers with status {1}")]
+    Status(String, StatusCode),
+}
+
+/// Host, port and the beginning of every path.
+#[derive(Clone)]
+pub struct Target {
+    host: String,
+    port: u16,
+    prefix: String,
+    tls: Option<Arc<ClientConfig>>,
+    read_buffer: Option<usize>,
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.authority(), self.prefix)
+    }
+}
+
+impl TryFrom<&Uri> for Target {
+    type Error = BadUrl;
+
+    fn try_from(uri: &Uri) -> Result<Self, BadUrl> {
+        let host = uri.host().filter(|host| !host.is_empty());
+        match (uri.scheme() == Some(&Scheme::HTTP), host) {
+            (true, Some(host)) => Ok(Self {
+                host: host.trim_matches(['[', ']']).to_owned(),
+                port: uri.port_u16().unwrap_or(80),
+                prefix: uri.path_and_query().map_or("", |it| it.as_str()).to_owned(),
+                tls: None,
+                read_buffer: None,
+            }),
+            _ => Err(BadUrl(uri.to_string())),
+        }
+    }
+}
+
+impl Target {
+    /// Reads `http://host:port/prefix`.
+    pub fn parse(url: &str) -> Result<Self, BadUrl> {
+        let uri: Uri = url.parse().map_err(|_| BadUrl(url.to_owned()))?;
+        let mut target = Self::try_from(&uri)?;
+        let prefix = target.prefix.trim_end_matches('/').len();
+        target.prefix.truncate(prefix);
+        Ok(target)
+    }
+
+    /// A server that speaks TLS.
+    pub fn secure(address: SocketAddr, tls: Arc<ClientConfig>) -> Self {
+        Self {
+            host: address.ip().to_string(),
+            port: address.port(),
+            prefix: String::new(),
+            tls: Some(tls),
+            read_buffer: None,
+        }
+    }
+
+    /// Reads in small pieces, for those who keep thousands of streams open of which most are quiet.
+    #[must_use]
+    pub fn reading_little(self) -> Self {
+        Self {
+            read_buffer: Some(1024),
+            ..self
+        }
+    }
+
+    /// Host and port.
+    pub fn authority(&self) -> String {
+        match self.host.contains(':') {
+            true => format!("[{}]:{}", self.host, self.port),
+            false => format!("{}:{}", self.host, self.port),
+        }
+    }
+
+    /// Asks for a path within a time and reads at most `most` bytes of a successful answer.
+    pub async fn get(&self, path: &str, most: usize, within: Duration) -> Result<Bytes, ClientError> {
+        let whole = async {
+            let answer = self.ask(path, &[]).await?;
+            match answer.status {
+                StatusCode::OK => answer.whole(most).await,
+                status => Err(ClientError::Status(self.authority(), status)),
+            }
+        };
+        self.bounded(within, whole).await
+    }
+
+    /// Asks for a path; the head of the answer has to come within a time, its body may take longer.
+    pub async fn open(&self, path: &str, within: Duration) -> Result<Answer, ClientError> {
+        self.bounded(within, self.ask(path, &[])).await
+    }
+
+    async fn bounded<T>(
+        &self,
+        within: Duration,
+        work: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<T, ClientError> {
+        let late = |_| Err(ClientError::TimedOut(self.authority(), within));
+        timeout(within, work).await.unwrap_or_else(late)
+    }
+
+    async fn ask(&self, path: &str, headers: &[(String, String)]) -> Result<Answer, ClientError> {
+        let authority = self.authority();
+        let target = match (self.prefix.as_str(), path) {
+            ("", "") => "/".to_owned(),
+            (prefix, path) => format!("{prefix}{path}"),
+        };
+        let mut request = Request::get(target)
+            .header(header::HOST, &authority)
+            .header(header::CONNECTION, "close");
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        let request = request
+            .body(Empty::<Bytes>::new())
+            .map_err(|error| ClientError::BadRequest(authority.clone(), error))?;
+        let stream = timeout(CONNECT, self.connect())
+            .await
+            .unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))
+            .map_err(|error| ClientError::Unreachable(authority.clone(), error))?;
+        let failed = |error| ClientError::BadAnswer(authority.clone(), error);
+        let mut builder = http1::Builder::new();
+        builder.read_buf_exact_size(self.read_buffer);
+        let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(failed)?;
+        let mut connection = Some(connection);
+        let mut response = std::pin::pin!(sender.send_request(request));
+        let response = poll_fn(|context| {
+            drive(&mut connection, context);
+            response.as_mut().poll(context)
+        });
+        let response = response.await.map_err(failed)?;
+        Ok(Answer {
+            status: response.status(),
+            response,
+            connection,
+            authority,
+            rest: Vec::new(),
+        })
+    }
+
+    async fn connect(&self) -> std::io::Result<Stream> {
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        stream.set_nodelay(true)?;
+        let Some(tls) = &self.tls else {
+            return Ok(Box::new(stream));
+        };
+        let name = ServerName::try_from(self.host.clone()).map_err(std::io::Error::other)?;
+        Ok(Box::new(
+            TlsConnector::from(tls.clone()).connect(name, stream).await?,
+        ))
+    }
+}
+
+/// Gets a whole URL within a time, with headers; an answer of any status is an answer.
+pub async fn get(
+    uri: &Uri,
+    headers: &[(String, String)],
+    most: usize,
+    within: Duration,
+) -> Result<(StatusCode, Bytes), GetError> {
+    let target = Target::try_from(uri)?;
+    let whole = async {
+        let answer = target.ask("", headers).await?;
+        Ok((answer.status, answer.whole(most).await?))
+    };
+    Ok(target.bounded(within, whole).await?)
+}
+
+/// Why a URL could not be got.
+#[derive(Debug, Error)]
+pub enum GetError {
+    #[error(transparent)]
+    Url(#[from] BadUrl),
+    #[error(transparent)]
+    Client(#[from] ClientError),
+}
+
+trait Io: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin> Io for T {}
+type Stream = Box<dyn Io>;
+type Connection = http1::Connection<TokioIo<Stream>, Empty<Bytes>>;
+
+/// An answer whose body is still arriving.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: StatusCode,
+    response: Response<Incoming>,
+    /// None once it has ended.
+    connection: Option<Connection>,
+    authority: String,
+    rest: Vec<u8>,
+}
+
+impl Answer {
+    /// Hands every complete line that has come to `take`, or waits for one; false at the end.
+    pub async fn lines(&mut self, mut take: impl FnMut(&[u8])) -> Result<bool, ClientError> {
+        loop {
+            if let Some(end) = self.rest.iter().rposition(|byte| *byte == b'\n') {
+                for line in self.rest[..end].split(|byte| *byte == b'\n') {
+                    take(line);
+                }
+                self.rest.drain(..=end);
+                self.rest.shrink_to(LINE / 64);
+                return Ok(true);
+            }
+            if self.rest.len() > LINE {
+                return Err(ClientError::TooLong(self.authority.clone(), LINE));
+            }
+            match self.chunk().await? {
+                Some(chunk) => self.rest.extend_from_slice(&chunk),
+                None => return Ok(false),
+            }
+        }
+    }
+
+    /// The answer for somebody else to read; its connection gets a task of its own.
+    pub fn into_response(self) -> Response<Incoming> {
+        if let Some(connection) = self.connection {
+            tokio::spawn(connection);
+        }
+        self.response
+    }
+
+    async fn whole(mut self, most: usize) -> Result<Bytes, ClientError> {
+        let mut body = Vec::new();
+        while let Some(chunk) = self.chunk().await? {
+            body.extend_from_slice(&chunk);
+            if body.len() > most {
+                return Err(ClientError::TooLong(self.authority, most));
+            }
+        }
+        Ok(body.into())
+    }
+
+    async fn chunk(&mut self) -> Result<Option<Bytes>, ClientError> {
+        loop {
+            let frame = poll_fn(|context| {
+                drive(&mut self.connection, context);
+                Pin::new(self.response.body_mut()).poll_frame(context)
+            });
+            match frame.await {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(ClientError::BadAnswer(self.authority.clone(), error)),
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        return Ok(Some(data));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Lets a connection do its work. What goes wrong with it shows in what is read from it.
+fn drive(connection: &mut Option<Connection>, context: &mut std::task::Context<'_>) {
+    if let Some(open) = connection
+        && let Poll::Ready(_) = Pin::new(open).poll(context)
+    {
+        *connection = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn urls_are_read_and_bad_ones_refused() {
+        let target = |url| format!("{:?}", Target::parse(url).unwrap());
+        assert_eq!(target("http://10.0.0.5:10249/p/a/"), "10.0.0.5:10249/p/a");
+        assert_eq!(target("http://host"), "host:80");
+        assert_eq!(target("http://[::1]:5"), "[::1]:5");
+        assert_eq!(target("http://a:1/w?part=1&of=2"), "a:1/w?part=1&of=2");
+        for bad in ["", "https://a", "http://", "http://a b", "a:5", "/p"] {
+            assert!(Target::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_url_or_refused(text in "(http://)?[ -~é]{0,24}") {
+            let _ = Target::parse(&text);
+        }
+    }
+
+    /// A server that sends these pieces to its one client and closes.
+    async fn answering(pieces: &'static [&'static str]) -> Target {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let target = Target::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = [0; 512];
+            let _ = stream.read(&mut request).await.unwrap();
+            for piece in pieces {
+                stream.write_all(piece.as_bytes()).await.unwrap();
+                stream.flush().await.unwrap();
+            }
+        });
+        target.reading_little()
+    }
+
+    #[tokio::test]
+    async fn lines_come_whole_however_they_are_cut() {
+        let target = answering(&["HTTP/1.1 200 OK\r\nx: y\r\n", "\r\none\ntw", "o\nthree"]).await;
+        let mut answer = target.open("/watermark", SOON).await.unwrap();
+        let mut lines = Vec::new();
+        while answer
+            .lines(|line| lines.push(String::from_utf8_lossy(line).into_owned()))
+            .await
+            .unwrap()
+        {}
+        assert_eq!(lines, ["one", "two"], "a last line without an end was cut off");
+    }
+
+    #[tokio::test]
+    async fn what_is_not_http_is_an_error_and_statuses_are_told() {
+        let target = answering(&["SSH-2.0-OpenSSH\r\n\r\n"]).await;
+        assert!(matches!(
+            target.open("/", SOON).await,
+            Err(ClientError::BadAnswer(..))
+        ));
+        let target = answering(&["HTTP/1.1 404 Not Found\r\n\r\n"]).await;
+        assert_eq!(target.open("/", SOON).await.unwrap().status, 404);
+        let target = answering(&["HTTP/1.1 404 Not Found\r\n\r\n"]).await;
+        assert!(matches!(
+            target.get("/", 9, SOON).await,
+            Err(ClientError::Status(..))
+        ));
+    }
+
+    #[tokio::test]
+    async fn answers_are_read_up_to_their_limits_and_no_further() {
+        let target = answering(&["HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n", "123", "456789"]).await;
+        assert_eq!(target.get("/", 9, SOON).await.unwrap(), "123456789");
+        let target = answering(&["HTTP/1.1 200 OK\r\n\r\n1234567890"]).await;
+        assert!(matches!(
+            target.get("/", 9, SOON).await,
+            Err(ClientError::TooLong(_, 9))
+        ));
+        let target = answering(&["HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n123"]).await;
+        assert!(target.get("/", 9, SOON).await.is_err(), "it was cut off");
+    }
+
+    #[tokio::test]
+    async fn silence_is_waited_for_only_so_long() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let target = Target::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+        let silent = target.get("/", 9, Duration::from_millis(20)).await;
+        assert!(matches!(silent, Err(ClientError::TimedOut(..))), "{silent:?}");
+    }
+}

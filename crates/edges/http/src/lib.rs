@@ -1,0 +1,21 @@
+//! How do roles listen for HTTP, and how do they ask each other?
+//!
+//! Every listener of the program goes through [`accept`], and every small client through [`Target`], so
+//! that limits, deadlines and TLS are decided in one place. Two clients stay outside: `api-client`, whose
+//! connections are pooled, speak HTTP/2 and live as long as the process, and `probe-io`, whose thousands
+//! of checks per second run on one thread without tokio.
+
+pub use bytes::Bytes;
+pub use hyper::body::Incoming;
+
+mod accept;
+mod bind;
+mod client;
+mod reply;
+mod serve;
+
+pub use accept::accept;
+pub use bind::{Wildcard, bind};
+pub use client::{Answer, BadUrl, ClientError, GetError, Target, get};
+pub use reply::{Body, reply, stream, text};
+pub use serve::{Peer, Requests, Server};
