@@ -26,6 +26,8 @@ use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 
 /// A pod as the node reads it that runs it.
+///
+/// A field of a wrong type costs the whole pod: what is left of it would run as nobody meant it.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct PodManifest {
@@ -257,17 +259,19 @@ impl Default for PortRef {
     }
 }
 
-/// An object and the text it was read from, for whoever has to show it unchanged.
+/// An object and the text it was read from, for whoever has to show it unchanged, or must not take an object
+/// that cannot be read for one that is gone.
 #[derive(Clone, Debug)]
 pub struct Verbatim<T> {
     pub text: Box<RawValue>,
-    pub object: T,
+    /// The object, or what is wrong with it.
+    pub object: Result<T, String>,
 }
 
 impl<'de, T: DeserializeOwned> Deserialize<'de> for Verbatim<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(deserializer)?;
-        let object = serde_json::from_str(text.get()).map_err(serde::de::Error::custom)?;
+        let object = serde_json::from_str(text.get()).map_err(|error| error.to_string());
         Ok(Self { text, object })
     }
 }

@@ -7,6 +7,7 @@ use crate::pod::Phase;
 use crate::pod_manifest::time;
 use crate::read::nullable;
 use jiff::Timestamp;
+use pointsman_model::Moment;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use std::net::IpAddr;
@@ -282,9 +283,7 @@ fn addresses(status: &mut Value, single: &str, plural: &str, ips: &[IpAddr]) {
 
 /// A time as the API carries it: UTC, whole seconds.
 fn seconds(time: Timestamp) -> String {
-    Timestamp::from_second(time.as_second())
-        .unwrap_or(time)
-        .to_string()
+    Moment::from(time).start_of_second().to_string()
 }
 
 #[cfg(test)]

@@ -199,7 +199,7 @@ fn check(text: &str) -> Result<(), TestCaseError> {
     let pod: Pod = serde_json::from_str(text).expect("read by the cluster");
     let manifest: Verbatim<PodManifest> = serde_json::from_str(text).expect("read by the node");
     prop_assert_eq!(manifest.text.get(), text);
-    let manifest = manifest.object;
+    let manifest = manifest.object.expect("understood by the node");
     let (left, right) = (&pod.metadata, &manifest.metadata);
     prop_assert_eq!(
         (&left.name, &left.namespace, &left.uid),
@@ -262,4 +262,15 @@ proptest! {
     fn both_readings_of_a_pod_agree(pod in object(vec![("metadata", metadata()), ("spec", spec()), ("status", status())])) {
         check(&pod.to_string())?;
     }
+}
+
+#[test]
+fn a_pod_that_cannot_be_read_is_still_there() {
+    let text = r#"{"metadata": {"name": "web-0"}, "spec": {"containers": 7}}"#;
+    let read: Verbatim<PodManifest> = serde_json::from_str(text).expect("JSON");
+    assert_eq!(read.text.get(), text);
+    assert!(
+        read.object
+            .is_err_and(|error| error.contains("expected a sequence"))
+    );
 }

@@ -1,7 +1,8 @@
 //! What can become known about a pod?
 
-use crate::unit::{Exit, ProbeKind};
+use crate::unit::Exit;
 use jiff::Timestamp;
+use pointsman_probe::Kind;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -54,7 +55,7 @@ pub enum ContainerFact {
     PreStop(Result<(), String>),
     /// A probe has a verdict.
     Probed {
-        kind: ProbeKind,
+        kind: Kind,
         healthy: bool,
         at: Timestamp,
     },

@@ -22,4 +22,4 @@ mod unit;
 pub use action::{Action, PodEvent};
 pub use fact::{ContainerFact, Fact, Found, FoundContainer, Now};
 pub use machine::{Machine, Probed, Settings};
-pub use unit::{Cause, Exit, ProbeKind, Role};
+pub use unit::{Cause, Exit, Role};

@@ -5,13 +5,14 @@ use crate::ending::{Ending, Gate, Torn, Why};
 use crate::fact::{ContainerFact, Fact, Found, Now};
 use crate::status::Memory;
 use crate::stop;
-use crate::unit::{Doom, ProbeKind, Role, Run, Unit, ended, unstarted};
+use crate::unit::{Role, Run, StopReason, Unit, ended, unstarted};
 use jiff::Timestamp;
 use pointsman_objects::ConditionStatus;
 use pointsman_objects::names::GATE_ANNOTATION;
 use pointsman_objects::pod::Phase;
 use pointsman_objects::pod_manifest::{PodManifest, PodSpec, ReportedStatus};
 use pointsman_objects::pod_status::{PodStatus, StatusPatch};
+use pointsman_probe::Kind;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -360,8 +361,8 @@ impl Machine {
         let running = self.unit(container)?.running_mut(run)?;
         running.hook_pending = false;
         let message = outcome.err()?;
-        running.last_words = format!("PostStart hook failed: {message}");
-        running.doom = Some(Doom {
+        running.end_message = format!("PostStart hook failed: {message}");
+        running.stopping = Some(StopReason {
             grace,
             why: "PostStart hook failed, stopping container".into(),
         });
@@ -378,31 +379,30 @@ impl Machine {
         Some(PodEvent::warning("FailedPreStopHook", message))
     }
 
-    fn probe_answered(&mut self, container: &str, run: u32, kind: ProbeKind, healthy: bool) {
+    fn probe_answered(&mut self, container: &str, run: u32, kind: Kind, healthy: bool) {
         let (grace, ending) = (self.grace(), self.ending.is_some());
         let Some(unit) = self.unit(container) else {
             return;
         };
-        let (probe, word) = match kind {
-            ProbeKind::Readiness => (None, ""),
-            ProbeKind::Liveness => (unit.spec.liveness_probe.as_ref(), "liveness"),
-            ProbeKind::Startup => (unit.spec.startup_probe.as_ref(), "startup"),
-        };
+        let probe = kind.of(&unit.spec);
         let own = probe.and_then(|probe| probe.termination_grace_period_seconds);
         let Some(running) = unit.running_mut(run) else {
             return;
         };
         match kind {
-            ProbeKind::Readiness => running.readiness = Some(healthy),
-            ProbeKind::Startup if healthy => running.startup = Some(true),
+            Kind::Readiness => running.readiness = Some(healthy),
+            Kind::Startup if healthy => running.startup = Some(true),
             _ => {}
         }
-        if kind == ProbeKind::Readiness || healthy || ending || running.doom.is_some() {
+        if kind == Kind::Readiness || healthy || ending || running.stopping.is_some() {
             return;
         }
-        running.doom = Some(Doom {
+        running.stopping = Some(StopReason {
             grace: own.map_or(grace, seconds_to_duration),
-            why: format!("Container {container} failed {word} probe, stopping"),
+            why: format!(
+                "Container {container} failed {} probe, stopping",
+                kind.to_string().to_lowercase()
+            ),
         });
     }
 
@@ -454,9 +454,9 @@ impl Machine {
             }
         }
         for unit in &mut self.units {
-            let doom = unit.running().and_then(|running| running.doom.clone());
-            if let Some(doom) = doom {
-                stop::advance(unit, now.mono + doom.grace, &doom.why, now, actions);
+            let reason = unit.running().and_then(|running| running.stopping.clone());
+            if let Some(reason) = reason {
+                stop::advance(unit, now.mono + reason.grace, &reason.why, now, actions);
             }
             hook_after_start(unit, actions);
         }

@@ -37,17 +37,6 @@ impl Role {
     }
 }
 
-/// Which of a container's probes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ProbeKind {
-    /// Decides whether traffic may come.
-    Readiness,
-    /// Decides whether the container is killed.
-    Liveness,
-    /// Holds the others back until the container is up.
-    Startup,
-}
-
 /// The end of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exit {
@@ -58,7 +47,7 @@ pub struct Exit {
     /// Why, as far as known.
     pub cause: Cause,
     pub at: Timestamp,
-    /// Its last words.
+    /// Its termination message.
     pub message: String,
 }
 
@@ -82,7 +71,7 @@ pub(crate) fn ended(running: &Running, exit: &Exit) -> Ended {
         (Cause::Ended, _) => "Error",
     };
     let message = if exit.message.is_empty() {
-        running.last_words.clone()
+        running.end_message.clone()
     } else {
         exit.message.clone()
     };
@@ -135,14 +124,14 @@ pub(crate) struct Running {
     pub(crate) readiness: Option<bool>,
     pub(crate) stop: Option<Stop>,
     /// It has to end for a reason of its own.
-    pub(crate) doom: Option<Doom>,
+    pub(crate) stopping: Option<StopReason>,
     /// What its end will be explained with.
-    pub(crate) last_words: String,
+    pub(crate) end_message: String,
 }
 
 /// Why one container has to end while its pod goes on.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Doom {
+pub(crate) struct StopReason {
     pub(crate) grace: Duration,
     pub(crate) why: String,
 }
@@ -273,8 +262,8 @@ impl Unit {
             startup: running.map(|known| known.started).filter(|started| *started),
             readiness: running.map(|known| known.ready).filter(|ready| *ready),
             stop: None,
-            doom: None,
-            last_words: String::new(),
+            stopping: None,
+            end_message: String::new(),
         });
     }
 
@@ -385,8 +374,8 @@ impl Unit {
             startup: None,
             readiness: None,
             stop: None,
-            doom: None,
-            last_words: String::new(),
+            stopping: None,
+            end_message: String::new(),
         });
     }
 

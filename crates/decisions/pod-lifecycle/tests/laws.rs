@@ -7,8 +7,9 @@ use pointsman_objects::pod::Phase;
 use pointsman_objects::pod_manifest::PodManifest;
 use pointsman_objects::pod_status::PodStatus;
 use pointsman_pod_lifecycle::{
-    Action, Cause, ContainerFact, Exit, Fact, Found, FoundContainer, Machine, Now, ProbeKind, Settings,
+    Action, Cause, ContainerFact, Exit, Fact, Found, FoundContainer, Machine, Now, Settings,
 };
+use pointsman_probe::Kind;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -316,14 +317,14 @@ impl World {
 enum Choice {
     Answer(usize, bool),
     Exit(usize, i32),
-    Probe(usize, ProbeKind, bool),
+    Probe(usize, Kind, bool),
     Wait(u64),
     Delete(u64),
     RestartAgent(bool),
 }
 
 fn choices(with_end: bool) -> impl Strategy<Value = Choice> {
-    let kinds = [ProbeKind::Readiness, ProbeKind::Liveness, ProbeKind::Startup];
+    let kinds = [Kind::Readiness, Kind::Liveness, Kind::Startup];
     let probe = (
         0..3usize,
         proptest::sample::select(kinds.to_vec()),
@@ -399,17 +400,17 @@ fn ready() -> World {
         } else if world.alive.contains_key("init") {
             world.exit("init", 0);
         } else if world.alive.contains_key("side") && !world.alive.contains_key("a") {
-            probe(&mut world, "side", ProbeKind::Startup, true);
+            probe(&mut world, "side", Kind::Startup, true);
         }
         world.step();
     }
-    probe(&mut world, "a", ProbeKind::Readiness, true);
+    probe(&mut world, "a", Kind::Readiness, true);
     world.step();
     assert!(world.last.as_ref().unwrap().is_ready());
     world
 }
 
-fn probe(world: &mut World, container: &str, kind: ProbeKind, healthy: bool) {
+fn probe(world: &mut World, container: &str, kind: Kind, healthy: bool) {
     let (run, _) = world.alive[container];
     let at = at(world.now).wall;
     world.fact(ContainerFact::Probed { kind, healthy, at }.about(container, run));
@@ -422,7 +423,7 @@ fn containers_start_in_order_and_readiness_has_the_time_of_its_cause() {
     let before = world.last.clone().unwrap();
     world.now += Duration::from_micros(1_234_567);
     let cause = at(world.now).wall;
-    probe(&mut world, "a", ProbeKind::Readiness, false);
+    probe(&mut world, "a", Kind::Readiness, false);
     world.now += Duration::from_secs(3);
     world.step();
     let after = world.last.clone().unwrap();
@@ -473,7 +474,7 @@ fn a_pod_that_wants_no_gate_is_stopped_at_once() {
 #[test]
 fn a_failed_liveness_probe_restarts_only_its_container() {
     let mut world = ready();
-    probe(&mut world, "a", ProbeKind::Liveness, false);
+    probe(&mut world, "a", Kind::Liveness, false);
     world.step();
     world.answer(0, true);
     world.step();

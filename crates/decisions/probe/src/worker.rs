@@ -1,7 +1,7 @@
 //! When is one probe of one container due, and what does its outcome change?
 //!
 //! One probe is a state machine over a fixed grid of due times. [`crate::Container`] owns up to
-//! three and tells them of starts, stops and each other.
+//! three and passes starts, stops and each other's verdicts on to them.
 
 use std::time::Duration;
 

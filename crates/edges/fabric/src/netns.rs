@@ -72,7 +72,7 @@ impl Netns {
         fs::File::create_new(&path).map_err(failed)?;
         let mounted = in_fresh_namespace(|| mount_bind("/proc/thread-self/ns/net", &path));
         if let Err(error) = mounted {
-            // The name must not stay behind without a namespace; the first error is the one to tell.
+            // The name must not stay behind without a namespace; the first error is the one to report.
             let _ = fs::remove_file(&path);
             return Err(failed(error));
         }

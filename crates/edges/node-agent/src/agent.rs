@@ -221,9 +221,19 @@ impl Agent {
         }
     }
 
-    fn applied(&mut self, key: &ObjectKey, object: Verbatim<PodManifest>) {
-        let uid = object.object.metadata.uid.clone();
+    fn applied(&mut self, key: &ObjectKey, Verbatim { text, object }: Verbatim<PodManifest>) {
         let name = (key.namespace().to_owned(), key.name().to_owned());
+        let manifest = match object {
+            Ok(manifest) => manifest,
+            Err(error) => {
+                tracing::error!(pod = %key, error, "ignoring a pod that cannot be read");
+                // It exists all the same, so what runs of it is not a left-over.
+                self.found
+                    .retain(|_, state| (&state.namespace, &state.name) != (&name.0, &name.1));
+                return;
+            }
+        };
+        let uid = manifest.metadata.uid.clone();
         if let Some(before) = self.names.insert(name, uid.clone())
             && before != uid
         {
@@ -232,17 +242,23 @@ impl Agent {
         }
         let now = self.clock.now();
         match self.pods.get_mut(&uid) {
-            Some(pod) => pod.update(object, now),
+            Some(pod) => pod.update(manifest, text, now),
             None => {
                 let found = self.found.remove(&*uid);
-                let pod = self.adopt(object, found, now);
+                let pod = self.adopt(manifest, text, found, now);
                 self.pods.insert(uid.clone(), pod);
             }
         }
         self.touch(&uid);
     }
 
-    fn adopt(&self, object: Verbatim<PodManifest>, state: Option<PodState>, now: Now) -> Managed {
+    fn adopt(
+        &self,
+        manifest: PodManifest,
+        text: Box<RawValue>,
+        state: Option<PodState>,
+        now: Now,
+    ) -> Managed {
         let mut found = Found::default();
         let mut logs = BTreeMap::new();
         // A pod whose sandbox was lost with the last boot starts over.
@@ -272,7 +288,7 @@ impl Agent {
                 });
             }
         }
-        let pod = Managed::new(object, self.settings, &found, logs, now);
+        let pod = Managed::new(manifest, text, self.settings, &found, logs, now);
         if lost {
             self.clear(&pod);
         }

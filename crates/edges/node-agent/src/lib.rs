@@ -1,4 +1,4 @@
-//! How does a node run its pods and tell of them?
+//! How does a node run its pods and report them?
 //!
 //! The kubelet's part of the path. [`pointsman_pod_lifecycle`] decides, a [`Runtime`] runs containers, the
 //! prober checks them; this crate joins them to the API: pods are watched, statuses patched, heartbeats

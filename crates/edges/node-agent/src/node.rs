@@ -2,7 +2,7 @@
 
 use crate::host::Host;
 use jiff::Timestamp;
-use pointsman_model::duration;
+use pointsman_model::{Moment, duration};
 use pointsman_objects::{ConditionStatus, Node};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -217,9 +217,7 @@ pub fn stamped(status: &Value, now: Timestamp) -> Value {
 }
 
 fn seconds(time: Timestamp) -> String {
-    Timestamp::from_second(time.as_second())
-        .unwrap_or(time)
-        .to_string()
+    Moment::from(time).start_of_second().to_string()
 }
 
 /// How often a status is computed, and how often it is sent although nothing changed.

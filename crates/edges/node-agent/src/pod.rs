@@ -14,7 +14,7 @@ use pointsman_api_client::{ApiError, DeleteOptions, Patch, Resource};
 use pointsman_model::Revision;
 use pointsman_objects::names::CHANGE_TIME_ANNOTATION;
 use pointsman_objects::pod::Phase;
-use pointsman_objects::pod_manifest::{PodManifest, Verbatim};
+use pointsman_objects::pod_manifest::PodManifest;
 use pointsman_objects::pod_status::PodStatus;
 use pointsman_pod_lifecycle::{Found, Machine, Now, Settings};
 use serde_json::value::RawValue;
@@ -66,17 +66,17 @@ pub(crate) struct Managed {
 
 impl Managed {
     pub(crate) fn new(
-        object: Verbatim<PodManifest>,
+        manifest: PodManifest,
+        text: Box<RawValue>,
         settings: Settings,
         found: &Found,
         logs: BTreeMap<(String, u32), PathBuf>,
         now: Now,
     ) -> Self {
-        let Verbatim { text, object } = object;
         Self {
-            machine: Machine::new(&object, settings, found, now),
-            started: object.status.start_time.is_some(),
-            manifest: Arc::new(object),
+            machine: Machine::new(&manifest, settings, found, now),
+            started: manifest.status.start_time.is_some(),
+            manifest: Arc::new(manifest),
             text,
             probes: Followed::default(),
             logs,
@@ -115,11 +115,10 @@ impl Managed {
     }
 
     /// Takes in the object as it is now.
-    pub(crate) fn update(&mut self, object: Verbatim<PodManifest>, now: Now) {
-        let Verbatim { text, object } = object;
-        self.machine.update(&object, now);
+    pub(crate) fn update(&mut self, manifest: PodManifest, text: Box<RawValue>, now: Now) {
+        self.machine.update(&manifest, now);
         self.text = text;
-        self.manifest = Arc::new(object);
+        self.manifest = Arc::new(manifest);
         // Others may have written our condition: the node's controller does when it cannot see us.
         let Some(sent) = &self.sent else { return };
         if self.under_way || self.manifest.metadata.revision() < self.written {

@@ -1,7 +1,7 @@
 //! What does the prober have to know, and what do its verdicts mean to a pod?
 
 use pointsman_objects::pod_manifest::PodManifest;
-use pointsman_pod_lifecycle::{ContainerFact, Fact, Machine, ProbeKind};
+use pointsman_pod_lifecycle::{ContainerFact, Fact, Machine};
 use pointsman_probe_io::{
     ExecOutcome, ExecRequest, ExecRunner, Kind, Prober, Reading, Reported, Started, Subject, Verdict,
 };
@@ -133,16 +133,12 @@ pub(crate) fn fact(
     let probed = machine
         .probed()
         .find(|probed| *probed.container == *subject.container)?;
-    let kind = match subject.kind {
-        Kind::Readiness => ProbeKind::Readiness,
-        Kind::Liveness => ProbeKind::Liveness,
-        Kind::Startup => ProbeKind::Startup,
-    };
     let healthy = match verdict {
         Verdict::Success => true,
         Verdict::Failure => false,
         Verdict::Unknown => return None,
     };
+    let kind = subject.kind;
     let fact = ContainerFact::Probed { kind, healthy, at };
     (at >= probed.started_at).then(|| fact.about(probed.container, probed.run))
 }

@@ -223,7 +223,7 @@ async fn a_condition_that_somebody_else_wrote_is_set_right() {
     cluster.pod_when("web", is_ready).await;
     let flips = cluster.count_changes("web", |pod| is_ready(pod).to_string());
     flips.started().await;
-    // As the node lifecycle controller does when it has not heard of the node.
+    // As the node lifecycle controller does when the node is silent.
     let marked = json!({ "status": { "conditions": [{ "type": "Ready", "status": "False" }] } });
     cluster.patch_status("web", &marked).await;
     cluster.pod_when("web", is_ready).await;

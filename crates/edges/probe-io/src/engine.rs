@@ -167,7 +167,7 @@ impl Engine {
         })
     }
 
-    /// Runs until told to end.
+    /// Runs until it is asked to end.
     pub fn run(mut self) {
         self.window = (tick(), cpu_time());
         let mut buffer = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];

@@ -1,4 +1,4 @@
-//! What did one check find, and how is it told?
+//! What did one check find, and how is it said?
 //!
 //! A finding is cheap to make, because nearly all of them are only counted; its text is written
 //! when somebody is going to read it.

@@ -5,7 +5,7 @@
 //! probe. Exec checks go to the container runtime, so many at a time.
 //!
 //! Invariants:
-//! - Schedules use the monotonic clock; the wall clock only stamps what is told.
+//! - Schedules use the monotonic clock; the wall clock only stamps what is reported.
 //! - A check ends by its timeout, whatever the server does, and leaves no descriptor behind.
 //! - Nothing a server sends is kept: bodies are skipped, heads and messages have limits.
 

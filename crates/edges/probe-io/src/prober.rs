@@ -83,7 +83,7 @@ pub struct Reported {
 
 impl Prober {
     /// Starts the probing thread in the caller's network namespace. Must be called within a tokio
-    /// runtime, on which exec checks and name look-ups run. What the prober tells has to be read:
+    /// runtime, on which exec checks and name look-ups run. What the prober reports has to be read:
     /// it waits in memory until then.
     pub fn start(
         config: Config,
@@ -135,7 +135,7 @@ impl Prober {
         self.send(Command::SetPod(pod));
     }
 
-    /// Forgets a pod with all its probes. Nothing more is told about it.
+    /// Forgets a pod with all its probes. Nothing more is reported about it.
     pub fn remove_pod(&self, uid: &str) {
         self.send(Command::RemovePod(uid.into()));
     }
@@ -170,7 +170,7 @@ impl Prober {
     }
 }
 
-/// What the engine can be told.
+/// What the engine can be asked to do.
 #[derive(Debug)]
 pub(crate) enum Command {
     SetPod(PodTarget),

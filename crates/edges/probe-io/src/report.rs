@@ -1,10 +1,10 @@
-//! What does the prober tell?
+//! What does the prober report?
 
 use jiff::Timestamp;
 use pointsman_probe::{Kind, Notice, Verdict};
 use std::sync::Arc;
 
-/// Something that the prober tells.
+/// Something that the prober reports.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Report {
     /// A verdict changed.

@@ -1,7 +1,7 @@
 //! How are pods watched, probed and written?
 //!
 //! One task owns everything that is known about pods. Patches run beside it, one per pod at a time,
-//! and tell it how they ended.
+//! and report to it how they ended.
 
 use crate::annotation::BadAnnotation;
 use crate::metrics::Metrics;
@@ -303,7 +303,7 @@ impl Owner {
                     self.metrics.to_api.observe(took.unwrap_or_default());
                 }
             }
-            // The pod is gone, or another has its name: the watch will tell.
+            // The pod is gone, or another has its name: the watch will show it.
             Err(ApiError::NotFound(_) | ApiError::Conflict(_)) => return,
             Err(error) => {
                 tracked.failures += 1;

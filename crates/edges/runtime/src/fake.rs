@@ -1,6 +1,6 @@
 //! How does the agent's test see a runtime without processes?
 //!
-//! [`FakeRuntime`] behaves: containers run until they are stopped, killed or told to exit, addresses are
+//! [`FakeRuntime`] behaves: containers run until they are stopped, killed or made to exit, addresses are
 //! given out and come back, a second start of one id starts nothing, and an exec takes its scripted time
 //! or runs into its timeout. Time is tokio's, so that a paused clock drives it; the wall time it reports
 //! is the time it was made plus tokio's.

@@ -121,7 +121,7 @@ pub struct ContainerSpec {
     pub limits: Limits,
     /// Whether the program may gain no privilege by set-user-id files.
     pub no_new_privileges: bool,
-    /// A file the program may write its last words to; the runtime mounts it and reads it after the exit.
+    /// A file the program may write its termination message to; the runtime mounts it and reads it after the exit.
     pub termination_message: Option<PathBuf>,
     /// Opaque to the runtime; [`crate::Runtime::list`] returns it.
     pub labels: BTreeMap<String, String>,

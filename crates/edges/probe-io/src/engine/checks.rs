@@ -149,7 +149,7 @@ impl Engine {
         }
     }
 
-    /// Asks for the next event of a connection; each is told once, so that a socket that nobody uses stays quiet.
+    /// Asks for the next event of a connection; each is reported once, so that a socket that nobody uses stays quiet.
     fn arm(&self, slot: usize) -> rustix::io::Result<()> {
         let (socket, data, interest) = self.interest(slot);
         epoll::modify(&self.epoll, socket, data, interest)

@@ -159,7 +159,7 @@ async fn hosts_may_be_names_and_names_may_be_unknown() {
 }
 
 #[tokio::test]
-async fn a_probe_that_cannot_be_made_is_told_and_changes_nothing() {
+async fn a_probe_that_cannot_be_made_is_reported_and_changes_nothing() {
     let mut lab = Lab::new();
     lab.run(
         "p",

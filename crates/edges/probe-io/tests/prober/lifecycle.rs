@@ -24,7 +24,7 @@ async fn nothing_is_checked_before_the_container_runs_and_after_it_stopped() {
 }
 
 #[tokio::test]
-async fn a_pod_removed_in_mid_check_is_never_heard_of_again() {
+async fn a_pod_removed_in_mid_check_is_never_reported_again() {
     let server = Server::http(|_, stream| {
         std::thread::sleep(Duration::from_millis(150));
         respond(stream, 200, "", "");
@@ -64,7 +64,7 @@ async fn startup_comes_first_and_readiness_follows_at_once() {
 }
 
 #[tokio::test]
-async fn a_ready_container_found_by_a_new_agent_is_not_told_about() {
+async fn a_ready_container_found_by_a_new_agent_is_not_reported() {
     let server = Server::status(200);
     let mut lab = Lab::new();
     lab.define("p", json!({"readinessProbe": http_get(server.port())}));

@@ -112,7 +112,7 @@ impl Inner {
     /// Kills what may be left in a container's cgroup. What cannot be removed now is when the pod is.
     fn clear_cgroup(&self, id: &ContainerId) {
         if let Some(Err(error)) = self.cgroups.as_ref().map(|cgroups| cgroups.remove_container(id)) {
-            tracing::warn!(container = %id, %error, "cannot remove its cgroup");
+            tracing::warn!(container = %id, %error, "cannot remove the cgroup of a container");
         }
     }
 
@@ -224,7 +224,7 @@ impl ProcessRuntime {
         }
     }
 
-    /// Leaves nothing of a start that failed; the reason why it did is the error to tell.
+    /// Leaves nothing of a start that failed; the reason why it did is the error to report.
     async fn give_up_start(
         &self,
         id: &ContainerId,
@@ -233,7 +233,7 @@ impl ProcessRuntime {
         let (inner, id) = (Arc::clone(&self.inner), id.clone());
         let erased = blocking(move || inner.erase_container(&id)).await;
         if let Err(error) = erased {
-            tracing::warn!(%error, "what a failed start left could not be removed");
+            tracing::warn!(%error, "cannot remove what a failed start left behind");
         }
         Err(error)
     }
@@ -302,7 +302,7 @@ impl ProcessRuntime {
                 Ok(())
             });
             if let Err(error) = concluded.await {
-                tracing::warn!(container = %id, %error, "cannot tell how it ended");
+                tracing::warn!(container = %id, %error, "cannot read how a container ended");
             }
         });
     }

@@ -101,7 +101,7 @@ struct Inner {
     open: watch::Sender<()>,
 }
 
-/// What a runtime found it can use here; for the agent to tell people.
+/// What a runtime found it can use here; for the agent to log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Abilities {
     /// Whether containers have a layer of their own over the host's files.

@@ -100,7 +100,7 @@ impl Cable<'_> {
             }
         }
         // A pod that speaks to itself through a Service comes in and goes out by one link, which is no
-        // reason to tell it of a shorter way.
+        // reason to announce a shorter way.
         let redirects = format!("ipv4/conf/{}/send_redirects", self.node_link);
         self.node.set_sysctl(&redirects, "0")
     }

@@ -64,7 +64,7 @@ impl Table {
         }
     }
 
-    /// Writes down that a container has ended and tells everyone, once.
+    /// Writes down that a container has ended and reports it to every subscriber, once.
     pub fn exited(&self, id: &ContainerId, exit: Exit) {
         let is_news = {
             let containers = self.containers.lock();

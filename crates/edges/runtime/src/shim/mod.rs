@@ -236,7 +236,7 @@ fn pipe(launch: &Launch) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((read, write))
 }
 
-/// Blocks all signals, so that none ends the shim, and returns a descriptor that tells of ended children.
+/// Blocks all signals, so that none ends the shim, and returns a descriptor that reports ended children.
 /// Orphans in the container become children of the shim.
 #[expect(unsafe_code, reason = "signal masks have no safe interface")]
 fn watch_children() -> io::Result<OwnedFd> {

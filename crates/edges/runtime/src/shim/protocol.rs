@@ -27,7 +27,7 @@ pub mod file {
     pub const LOCK: &str = "lock";
     /// Where the shim listens.
     pub const SOCKET: &str = "socket";
-    /// What the program may write its last words to.
+    /// What the program may write its termination message to.
     pub const TERMINATION: &str = "termination-message";
     /// Where the shim mounts the container's root, seen by nobody else.
     pub const ROOT: &str = "root";

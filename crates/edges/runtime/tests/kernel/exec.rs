@@ -6,7 +6,7 @@ use pointsman_testkit::require_netns;
 use crate::harness::*;
 
 #[tokio::test]
-async fn a_command_runs_as_the_container_does_and_its_end_and_output_are_told() {
+async fn a_command_runs_as_the_container_does_and_its_end_and_output_are_reported() {
     require_netns!();
     let node = Node::new().await;
     node.open("a").await;

@@ -16,7 +16,7 @@ async fn a_container_writes_its_log_and_its_end_is_known() {
     let id = node.run("a", "echo out; echo err >&2; printf rest; exit 3").await;
     assert!(matches!(events.recv().await, Some(RuntimeEvent::Started { container, .. }) if container == id));
     let Some(RuntimeEvent::Exited { container, exit }) = events.recv().await else {
-        panic!("the end is told");
+        panic!("the end is reported");
     };
     assert_eq!(
         (container, exit.code, exit.signal, exit.cause),
@@ -208,7 +208,7 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn the_last_words_of_a_program_are_kept() {
+async fn the_termination_message_of_a_program_is_kept() {
     require_netns!();
     let node = Node::new().await;
     node.open("a").await;

@@ -26,10 +26,10 @@ async fn a_new_agent_finds_what_runs_and_what_has_ended_meanwhile() {
     node.reopen().await;
     let mut events = node.runtime.subscribe();
     assert_eq!(node.runtime.list().await.unwrap(), before);
-    // The new one is told of the end, once.
-    let told = tokio::time::timeout(PATIENCE, events.recv()).await.unwrap();
+    // The new one gets the end reported, once.
+    let reported = tokio::time::timeout(PATIENCE, events.recv()).await.unwrap();
     assert!(
-        matches!(told, Some(RuntimeEvent::Exited { container, exit }) if container == ends && exit.code == 5)
+        matches!(reported, Some(RuntimeEvent::Exited { container, exit }) if container == ends && exit.code == 5)
     );
     node.reopen().await;
     assert_eq!(node.exit(&ends).await.code, 5);
