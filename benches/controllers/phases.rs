@@ -2,7 +2,7 @@
 
 use crate::cluster::Bench;
 use pointsman_api_client::{Client, Event, Patch, Resource, Scope, Watcher};
-use pointsman_slices::EndpointSlice;
+use pointsman_objects::EndpointSlice;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -165,7 +165,7 @@ async fn from_nothing(
         writes += 1;
         total += slice.endpoints.len();
         total -= endpoints
-            .insert(slice.name.clone(), slice.endpoints.len())
+            .insert(slice.metadata.name.clone(), slice.endpoints.len())
             .unwrap_or(0);
     }
     let (took, cpu) = (began.elapsed().as_secs_f64(), bench.usage().cpu_seconds);
@@ -201,7 +201,7 @@ async fn one_flip(bench: &Bench, sizes: &Sizes, slices: &mut mpsc::UnboundedRece
         loop {
             let (seen, slice) = next(slices).await;
             writes += 1;
-            let target = |endpoint: &&pointsman_slices::slice::Endpoint| {
+            let target = |endpoint: &&pointsman_objects::endpoint_slice::Endpoint| {
                 endpoint
                     .target
                     .as_ref()
@@ -266,7 +266,7 @@ async fn many_flips(bench: &Bench, sizes: &Sizes, slices: &mut mpsc::UnboundedRe
     let last = loop {
         let (seen, slice) = next(slices).await;
         writes += 1;
-        touched.insert(slice.name.clone());
+        touched.insert(slice.metadata.name.clone());
         for endpoint in &slice.endpoints {
             if let Some(target) = endpoint
                 .target
@@ -315,9 +315,9 @@ async fn large_service(bench: &Bench, sizes: &Sizes, slices: &mut mpsc::Unbounde
     let mut endpoints = HashMap::new();
     loop {
         let (_, slice) = next(slices).await;
-        if slice.service_key().is_some_and(|key| &*key.name == "large") {
+        if slice.service_name() == Some("large") {
             endpoints.insert(
-                slice.name.clone(),
+                slice.metadata.name.clone(),
                 slice
                     .endpoints
                     .iter()

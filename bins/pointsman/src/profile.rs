@@ -6,6 +6,7 @@ mod kubeadm;
 use crate::duration;
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand, ValueEnum};
+use pointsman_controllers::latency_profile::plan_json;
 use pointsman_latency_profile::{
     Catalog, Day, GracePeriod, LeaseTerms, Pool, Profile, ReportPeriod, State, Tolerations, Values, Wanted,
     plan, render,
@@ -206,7 +207,7 @@ fn print_plan(flags: &PlanFlags) -> anyhow::Result<()> {
     let leases = LeaseTerms::default();
     let text = match flags.output {
         Output::Text => render::text(&plan, &catalog, leases),
-        Output::Json => serde_json::to_string_pretty(&render::json(&plan, &catalog, leases))? + "\n",
+        Output::Json => serde_json::to_string_pretty(&plan_json(&plan, &catalog, leases))? + "\n",
         Output::Svg => {
             let from = catalog
                 .of_values(from)

@@ -3,7 +3,7 @@
 use pointsman_api_client::{DeleteOptions, Resource};
 use pointsman_harness::cluster::Cluster;
 use pointsman_harness::eventually;
-use pointsman_slices::Moment;
+use pointsman_model::Moment;
 use serde_json::{Value, json};
 use std::time::{SystemTime, UNIX_EPOCH};
 

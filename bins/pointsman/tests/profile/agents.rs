@@ -128,7 +128,7 @@ async fn heartbeat(client: &Client, name: &str) -> Result<(), ApiError> {
     let since = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap();
-    let now = pointsman_slices::Moment::from_seconds(since.as_secs() as i64).to_string();
+    let now = pointsman_model::Moment::from_seconds(since.as_secs() as i64).to_string();
     let ready = json!({ "type": "Ready", "status": "True", "lastHeartbeatTime": now });
     let patch = json!({ "status": { "conditions": [ready] } });
     let patch = Patch::Strategic(patch.to_string().into_bytes());

@@ -15,7 +15,12 @@ pub struct Interner {
     pub(crate) tolerations: Lists<Toleration>,
     pub(crate) ports: Lists<NamedPort>,
     pub(crate) terms: Lists<NodeSelectorTerm>,
+    /// How many blocks the last sweep left.
+    swept: usize,
 }
+
+/// Fewer blocks are not worth a sweep.
+const FEW: usize = 1024;
 
 impl Interner {
     pub fn share_metadata(&mut self, metadata: &mut Metadata) {
@@ -35,6 +40,14 @@ impl Interner {
         self.tolerations.sweep();
         self.ports.sweep();
         self.terms.sweep();
+    }
+
+    /// Sweeps if as many blocks came since the last sweep as it left, so that memory follows what is held.
+    pub fn sweep_if_grown(&mut self) {
+        if self.len() > 2 * self.swept.max(FEW) {
+            self.sweep();
+            self.swept = self.len();
+        }
     }
 
     pub fn len(&self) -> usize {

@@ -62,6 +62,18 @@ impl<K> Metadata<K> {
         self.owner_references.iter().find(|owner| owner.controller)
     }
 
+    /// The reference with which an object of group `apps` controls another.
+    pub fn as_owner(&self, kind: &str) -> OwnerReference {
+        OwnerReference {
+            api_version: "apps/v1".into(),
+            kind: kind.into(),
+            name: self.name.clone(),
+            uid: self.uid.clone(),
+            controller: true,
+            block_owner_deletion: true,
+        }
+    }
+
     /// A time in an annotation.
     pub fn annotated_moment(&self, name: &str) -> Option<Moment> {
         Moment::parse(self.annotations.get(name)?)

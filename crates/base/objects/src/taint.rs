@@ -20,6 +20,15 @@ pub enum Effect {
 }
 
 impl Effect {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NoSchedule => "NoSchedule",
+            Self::PreferNoSchedule => "PreferNoSchedule",
+            Self::NoExecute => "NoExecute",
+            Self::Other => "Other",
+        }
+    }
+
     fn parse(text: &str) -> Self {
         match text {
             "NoSchedule" => Self::NoSchedule,

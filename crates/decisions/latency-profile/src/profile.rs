@@ -6,12 +6,11 @@
 
 use crate::state::Pool;
 use crate::units::Values;
-use serde::Serialize;
 use std::collections::BTreeMap;
 use thiserror::Error;
 
 /// A named set of values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// As in `spec.workerLatencyProfile`.
     pub name: &'static str,

@@ -1,10 +1,8 @@
 //! How is a plan shown?
 
-mod json;
 mod svg;
 mod table;
 
-pub use json::json;
 pub use svg::svg;
 pub use table::{check, text};
 
@@ -54,7 +52,7 @@ pub fn reason(before: &State, step: &Step) -> String {
 }
 
 /// What a state is called.
-fn name(state: &State, catalog: &Catalog) -> Option<&'static str> {
+pub fn name(state: &State, catalog: &Catalog) -> Option<&'static str> {
     let profile = catalog.of_values(state.values()?)?;
     Some(profile.name)
 }
@@ -93,7 +91,7 @@ fn verdict_word(verdict: Verdict) -> &'static str {
 }
 
 /// A sentence about the whole plan.
-fn summary(plan: &Plan) -> String {
+pub fn summary(plan: &Plan) -> String {
     let hazards = plan.hazards().len();
     match (plan.steps.len(), hazards) {
         (0, 0) => "Nothing to do: this profile is in force.".into(),

@@ -5,12 +5,11 @@
 
 use crate::units::{GracePeriod, ReportPeriod, Tolerations, Values};
 use crate::verdict::{LeaseTerms, Verdict};
-use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 
 /// A component that one owner changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Component {
     /// The agents on nodes.
     Kubelet,
@@ -21,7 +20,7 @@ pub enum Component {
 }
 
 /// Who changes a component and reports about it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Owner {
     /// Nodes' report periods.
     MachineConfigOperator,
@@ -96,7 +95,7 @@ impl Owner {
 }
 
 /// A group of nodes that has a report period of its own; the default one has no name.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pool(String);
 
 impl Pool {

@@ -1,7 +1,6 @@
 //! Which values does a profile set, and which of them make no sense?
 
 use crate::text;
-use serde::{Serialize, Serializer};
 use std::fmt;
 use std::time::Duration;
 use thiserror::Error;
@@ -17,8 +16,7 @@ pub struct GracePeriod(pub Duration);
 
 /// How long new pods stay on a node with a taint (API server: `--default-not-ready-toleration-seconds`
 /// and `--default-unreachable-toleration-seconds`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tolerations {
     /// On a node that says itself that it is not ready.
     pub not_ready: u64,
@@ -27,17 +25,13 @@ pub struct Tolerations {
 }
 
 /// One value for each component.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Values {
     /// Of every node.
-    #[serde(rename = "nodeStatusUpdateFrequency")]
     pub report: ReportPeriod,
     /// Of the controller manager.
-    #[serde(rename = "nodeMonitorGracePeriod")]
     pub grace: GracePeriod,
     /// Of the API server.
-    #[serde(rename = "defaultTolerationSeconds")]
     pub tolerations: Tolerations,
 }
 
@@ -149,18 +143,6 @@ impl fmt::Display for Tolerations {
         } else {
             f.pad(&format!("{}s/{}s", self.not_ready, self.unreachable))
         }
-    }
-}
-
-impl Serialize for ReportPeriod {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl Serialize for GracePeriod {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 

@@ -8,7 +8,6 @@
 
 use crate::text;
 use crate::units::{GracePeriod, ReportPeriod};
-use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
 
@@ -16,8 +15,7 @@ use std::time::Duration;
 pub const ENOUGH: u64 = 4;
 
 /// What a state does to nodes that are alive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(tag = "impact", rename_all = "camelCase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verdict {
     /// No report fits into the grace period: every node will be tainted by mistake.
     NoChance,

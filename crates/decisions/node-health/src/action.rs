@@ -1,10 +1,10 @@
-//! What does the monitor want done, and what does it have to be told?
+//! What does the monitor want done, and what does it have to know?
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use pointsman_model::{Moment, Text};
+use pointsman_objects::node::ConditionKind;
 
-use crate::node::{ConditionKind, Text};
 use crate::taint::TaintChange;
 
 /// The time of one step, on both clocks.
@@ -13,7 +13,7 @@ pub struct Now {
     /// Monotonic clock: all decisions.
     pub tick: Duration,
     /// Wall clock: only for the age of nodes that never reported.
-    pub wall: Timestamp,
+    pub wall: Moment,
 }
 
 /// Something to do.

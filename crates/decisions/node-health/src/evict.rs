@@ -7,33 +7,18 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use serde::Deserialize;
+use pointsman_model::Text;
+use pointsman_objects::Pod;
+use pointsman_objects::taint::{Effect, Taint};
 
-use crate::node::{Text, nullable};
-use crate::taint::{Effect, Stay, Taint, Toleration, stay};
-
-/// A pod on a node.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(from = "RawPod")]
-pub struct Pod {
-    /// Namespace.
-    pub namespace: Text,
-    /// Name.
-    pub name: Text,
-    /// Unique id.
-    pub uid: Text,
-    /// Node, once scheduled.
-    pub node: Option<Text>,
-    /// Tolerations.
-    pub tolerations: Vec<Toleration>,
-    /// It is being deleted or at its end already.
-    pub leaving: bool,
-    /// Its Ready condition is True.
-    pub ready: bool,
-}
+use crate::taint::{Stay, stay};
 
 /// Namespace and name of a pod.
 pub type PodKey = (Text, Text);
+
+pub fn key_of(pod: &Pod) -> PodKey {
+    (pod.metadata.namespace.clone(), pod.metadata.name.clone())
+}
 
 /// A pod to evict now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,18 +70,18 @@ impl Evictor {
             self.nodes.insert(node.clone(), taints);
         }
         pods.into_iter()
-            .filter(|pod| pod.node.as_ref() == Some(node))
+            .filter(|pod| pod.node_name.as_ref() == Some(node))
             .filter_map(|pod| self.pod_seen(pod, now))
             .collect()
     }
 
     /// A pod as it is now. Returns it if it was to leave and may stay after all.
     pub fn pod_seen(&mut self, pod: &Pod, now: Duration) -> Option<PodKey> {
-        let key = (pod.namespace.clone(), pod.name.clone());
+        let key = key_of(pod);
         let taints = pod
-            .node
+            .node_name
             .as_ref()
-            .filter(|_| !pod.leaving)
+            .filter(|_| pod.is_active())
             .and_then(|node| self.nodes.get(node));
         let Some(taints) = taints else {
             return self.drop_pod(&key).then_some(key);
@@ -104,7 +89,7 @@ impl Evictor {
         let since = self
             .pods
             .get(&key)
-            .filter(|known| known.uid == pod.uid)
+            .filter(|known| known.uid == pod.metadata.uid)
             .map_or(now, |known| known.since);
         let deadline = match stay(taints, &pod.tolerations) {
             Stay::Forever => None,
@@ -117,7 +102,7 @@ impl Evictor {
         self.pods.insert(
             key.clone(),
             Waiting {
-                uid: pod.uid.clone(),
+                uid: pod.metadata.uid.clone(),
                 since,
                 deadline,
             },
@@ -166,14 +151,14 @@ impl Evictor {
     }
 
     /// Nobody could see nodes come back for this long: all pods get so much more time.
-    pub fn forgive(&mut self, deaf: Duration) {
+    pub fn forgive(&mut self, outage: Duration) {
         let deadlines = std::mem::take(&mut self.deadlines).into_iter();
         self.deadlines = deadlines
-            .map(|(at, pod)| (at.saturating_add(deaf), pod))
+            .map(|(at, pod)| (at.saturating_add(outage), pod))
             .collect();
         for waiting in self.pods.values_mut() {
-            waiting.since = waiting.since.saturating_add(deaf);
-            waiting.deadline = waiting.deadline.map(|at| at.saturating_add(deaf));
+            waiting.since = waiting.since.saturating_add(outage);
+            waiting.deadline = waiting.deadline.map(|at| at.saturating_add(outage));
         }
     }
 
@@ -186,66 +171,5 @@ impl Evictor {
     fn drop_pod(&mut self, key: &PodKey) -> bool {
         let deadline = self.pods.remove(key).and_then(|waiting| waiting.deadline);
         deadline.is_some_and(|deadline| self.deadlines.remove(&(deadline, key.clone())))
-    }
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct RawPod {
-    metadata: RawMetadata,
-    #[serde(deserialize_with = "nullable")]
-    spec: RawSpec,
-    #[serde(deserialize_with = "nullable")]
-    status: RawStatus,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct RawMetadata {
-    namespace: String,
-    name: String,
-    uid: String,
-    deletion_timestamp: Option<String>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct RawSpec {
-    node_name: Option<String>,
-    #[serde(deserialize_with = "nullable")]
-    tolerations: Vec<Toleration>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct RawStatus {
-    phase: Option<String>,
-    #[serde(deserialize_with = "nullable")]
-    conditions: Vec<RawCondition>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct RawCondition {
-    r#type: String,
-    status: String,
-}
-
-impl From<RawPod> for Pod {
-    fn from(raw: RawPod) -> Self {
-        let finished = matches!(raw.status.phase.as_deref(), Some("Failed" | "Succeeded"));
-        Self {
-            namespace: raw.metadata.namespace.into(),
-            name: raw.metadata.name.into(),
-            uid: raw.metadata.uid.into(),
-            node: raw.spec.node_name.filter(|name| !name.is_empty()).map(Into::into),
-            tolerations: raw.spec.tolerations,
-            leaving: finished || raw.metadata.deletion_timestamp.is_some(),
-            ready: raw
-                .status
-                .conditions
-                .iter()
-                .any(|condition| condition.r#type == "Ready" && condition.status == "True"),
-        }
     }
 }

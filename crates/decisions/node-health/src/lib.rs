@@ -15,5 +15,5 @@ pub mod zone;
 
 pub use action::{Action, Now};
 pub use monitor::Monitor;
-pub use node::{Lease, Node};
+pub use node::Renewal;
 pub use settings::Settings;

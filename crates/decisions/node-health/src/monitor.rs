@@ -5,15 +5,20 @@
 //! that come back. Actions repeat until the watch shows their effect, so a failed write heals itself.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
+use pointsman_model::{Moment, Text};
+use pointsman_objects::names::{NOT_READY_TAINT as NOT_READY, UNREACHABLE_TAINT as UNREACHABLE};
+use pointsman_objects::node::ConditionKind;
+use pointsman_objects::taint::{Effect, Taint};
+use pointsman_objects::{ConditionStatus, Node};
+
 use crate::action::{Action, LiveLease, Now, UnknownReason};
-use crate::node::{ConditionKind, Lease, Node, Status, Text};
+use crate::node::Renewal;
 use crate::pace::Pacer;
 use crate::settings::Settings;
-use crate::taint::{
-    Effect, NOT_READY, Taint, TaintChange, UNREACHABLE, has_no_execute, no_execute_key, no_schedule_change,
-};
+use crate::taint::{TaintChange, has_no_execute, no_execute_key, no_schedule_change};
 use crate::zone::{Census, ZoneState, eviction_rate, marking_rate};
 
 /// What is known of one zone.
@@ -44,9 +49,18 @@ pub struct Monitor {
     hold: bool,
 }
 
+/// The newest lease of a node.
+#[derive(Debug)]
+struct Lease {
+    revision: u64,
+    renewed: Option<Moment>,
+}
+
 #[derive(Debug)]
 struct Record {
-    node: Node,
+    node: Arc<Node>,
+    /// Its failure domain.
+    zone: Text,
     stamp: Duration,
     marking: Marking,
     tainting: Tainting,
@@ -104,12 +118,13 @@ impl Monitor {
     }
 
     /// Takes in a node.
-    pub fn observe_node(&mut self, node: Node, now: Now) -> Vec<Action> {
-        let name = node.name.clone();
+    pub fn observe_node(&mut self, node: Arc<Node>, now: Now) -> Vec<Action> {
+        let name = node.metadata.name.clone();
+        let domain: Text = node.failure_domain().into();
         let (settings, blind) = (&self.settings, self.blind);
         let zone = self
             .zones
-            .entry(node.zone.clone())
+            .entry(domain.clone())
             .or_insert_with(|| Zone::new(settings, now.tick));
         let mut actions = Vec::new();
         let before = self.nodes.remove(&name);
@@ -119,30 +134,31 @@ impl Monitor {
                 if is_alive(&record.node, &node) {
                     record.stamp = now.tick;
                 }
-                if record.node.zone != node.zone {
+                if record.zone != domain {
                     // Queues belong to zones: the node gets a place in its new one.
                     record.tainting = Tainting::NotNeeded;
                     if record.marking == Marking::Queued {
                         zone.marks.push_back(name.clone());
                     }
                 }
-                record.node = node;
+                (record.node, record.zone) = (node, domain);
                 record
             }
             None => Record {
                 stamp: first_stamp(&node, now),
                 node,
+                zone: domain,
                 marking: Marking::NotNeeded,
                 tainting: Tainting::NotNeeded,
             },
         };
         match record.node.ready() {
-            Some(Status::True) | None => record.marking = Marking::NotNeeded,
+            Some(ConditionStatus::True) | None => record.marking = Marking::NotNeeded,
             Some(status) if record.marking == Marking::NotNeeded => {
-                if was_ready == Some(Status::True) {
+                if was_ready == Some(ConditionStatus::True) {
                     actions.push(Action::NotReadyEvent(name.clone()));
                 }
-                if status == Status::False {
+                if status == ConditionStatus::False {
                     // The node itself says so: there is no doubt to be careful about.
                     record.marking = Marking::Done;
                     actions.push(Action::MarkPodsUnready(name.clone()));
@@ -176,7 +192,7 @@ impl Monitor {
 
     /// Takes in a lease. Any newer version with another renewal time is a sign of life, whichever way
     /// the node's clock went.
-    pub fn observe_lease(&mut self, lease: Lease, now: Now) {
+    pub fn observe_lease(&mut self, lease: &Renewal, now: Now) {
         let known = self.leases.get(&lease.node);
         if known.is_some_and(|known| lease.revision <= known.revision && lease.revision != 0) {
             return;
@@ -192,7 +208,11 @@ impl Monitor {
         {
             self.leases_behind = None;
         }
-        self.leases.insert(lease.node.clone(), lease);
+        let Renewal {
+            revision, renewed, ..
+        } = *lease;
+        self.leases
+            .insert(lease.node.clone(), Lease { revision, renewed });
     }
 
     /// A lease is gone. That is no sign of life, and nobody waits for a newer version of it.
@@ -207,7 +227,7 @@ impl Monitor {
         }
     }
 
-    /// All leases are about to be told again, perhaps with smaller versions: the API server may have
+    /// All leases are about to be listed again, perhaps with smaller versions: the API server may have
     /// been restored from a backup.
     pub fn leases_restart(&mut self) {
         self.leases_behind = None;
@@ -216,11 +236,11 @@ impl Monitor {
         }
     }
 
-    /// Nobody could be heard for this long, because the API server was away: that counts against no
+    /// No node could report for this long, because the API server was away: that counts against no
     /// node.
-    pub fn forgive(&mut self, deaf: Duration, now: Duration) {
+    pub fn forgive(&mut self, outage: Duration, now: Duration) {
         for record in self.nodes.values_mut() {
-            record.stamp = record.stamp.saturating_add(deaf).min(now);
+            record.stamp = record.stamp.saturating_add(outage).min(now);
         }
     }
 
@@ -236,7 +256,7 @@ impl Monitor {
         for (name, record) in &mut self.nodes {
             let zone = self
                 .zones
-                .get_mut(&record.node.zone)
+                .get_mut(&record.zone)
                 .expect("every node's zone is known");
             let change = taint_change(record, zone, self.blind, &self.settings, now.tick);
             if !change.is_empty() {
@@ -272,7 +292,7 @@ impl Monitor {
                 .into_iter()
                 .filter_map(|kind| match record.node.condition(kind) {
                     None => Some((kind, UnknownReason::Never)),
-                    Some(condition) if condition.status == Status::Unknown => None,
+                    Some(condition) if condition.status == ConditionStatus::Unknown => None,
                     Some(_) => Some((kind, UnknownReason::Stopped)),
                 });
         Some(Action::MarkUnknown(name.clone(), conditions.collect()))
@@ -337,7 +357,7 @@ impl Monitor {
             .filter(|record| record.marking == Marking::Done)
         {
             record.marking = Marking::Queued;
-            if let Some(zone) = self.zones.get_mut(&record.node.zone) {
+            if let Some(zone) = self.zones.get_mut(&record.zone) {
                 zone.marks.push_back(name.clone());
             }
         }
@@ -363,11 +383,11 @@ impl Monitor {
     fn take_census(&mut self, now: Duration) {
         let mut counts: BTreeMap<&Text, (Census, Census)> = BTreeMap::new();
         for record in self.nodes.values() {
-            let (census, outlook) = counts.entry(&record.node.zone).or_default();
-            if record.node.excluded {
+            let (census, outlook) = counts.entry(&record.zone).or_default();
+            if record.node.is_excluded_from_disruption() {
                 continue;
             }
-            let ready = record.node.ready() == Some(Status::True);
+            let ready = record.node.is_ready();
             let late = now.saturating_sub(record.stamp) > patience(&self.settings, &record.node) / 2;
             *if ready {
                 &mut census.ready
@@ -453,11 +473,8 @@ impl Zone {
 /// A restart must punish nobody: a node that reported before starts with a full grace period. One that
 /// never did starts from its creation.
 fn first_stamp(node: &Node, now: Now) -> Duration {
-    match (node.ready(), node.created) {
-        (None, Some(created)) => {
-            let age = Duration::try_from(now.wall.duration_since(created)).unwrap_or(Duration::ZERO);
-            now.tick.saturating_sub(age)
-        }
+    match (node.ready(), node.metadata.created) {
+        (None, Some(created)) => now.tick.saturating_sub(now.wall.since(created)),
         _ => now.tick,
     }
 }
@@ -482,7 +499,7 @@ fn patience(settings: &Settings, node: &Node) -> Duration {
 }
 
 fn unknown_already(node: &Node) -> bool {
-    node.ready() == Some(Status::Unknown)
+    node.ready() == Some(ConditionStatus::Unknown)
 }
 
 /// The NoExecute taint that the node deserves and does not have.
@@ -518,7 +535,7 @@ fn taint_change(
             };
             if queue {
                 record.tainting = Tainting::Queued;
-                zone.taints.push_back(node.name.clone());
+                zone.taints.push_back(node.metadata.name.clone());
             }
         }
         None => record.tainting = Tainting::NotNeeded,

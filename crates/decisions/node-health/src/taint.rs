@@ -2,14 +2,10 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
-use crate::node::{ConditionKind, Node, Status};
-
-/// Taint key of a node that says it is not ready.
-pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
-/// Taint key of a node that says nothing.
-pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+use pointsman_objects::names::{NOT_READY_TAINT as NOT_READY, UNREACHABLE_TAINT as UNREACHABLE};
+use pointsman_objects::node::ConditionKind;
+use pointsman_objects::taint::{Effect, Taint, Toleration};
+use pointsman_objects::{ConditionStatus, Node};
 
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 const MEMORY_PRESSURE: &str = "node.kubernetes.io/memory-pressure";
@@ -27,47 +23,6 @@ const BY_CONDITION: [&str; 7] = [
     PID_PRESSURE,
     NETWORK_UNAVAILABLE,
 ];
-
-/// What a taint does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Effect {
-    /// New pods stay away.
-    #[default]
-    NoSchedule,
-    /// New pods stay away if they can.
-    PreferNoSchedule,
-    /// New pods stay away and running ones leave.
-    NoExecute,
-}
-
-/// A taint.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Taint {
-    /// Key.
-    pub key: String,
-    /// Value.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub value: String,
-    /// Effect.
-    pub effect: Effect,
-}
-
-impl Taint {
-    /// A taint without a value.
-    pub fn new(key: &str, effect: Effect) -> Self {
-        Self {
-            key: key.into(),
-            value: String::new(),
-            effect,
-        }
-    }
-
-    /// Whether both are about the same key and effect, of which a node has at most one.
-    pub fn same_slot(&self, other: &Taint) -> bool {
-        self.key == other.key && self.effect == other.effect
-    }
-}
 
 /// Taints to add to and to remove from a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -116,11 +71,11 @@ impl TaintChange {
 pub fn no_schedule_change(node: &Node) -> TaintChange {
     let holds = |kind: ConditionKind| {
         node.condition(kind)
-            .is_some_and(|condition| condition.status == Status::True)
+            .is_some_and(|condition| condition.status == ConditionStatus::True)
     };
     let wanted: Vec<&str> = [
-        (NOT_READY, node.ready() == Some(Status::False)),
-        (UNREACHABLE, node.ready() == Some(Status::Unknown)),
+        (NOT_READY, node.ready() == Some(ConditionStatus::False)),
+        (UNREACHABLE, node.ready() == Some(ConditionStatus::Unknown)),
         (UNSCHEDULABLE, node.unschedulable),
         (MEMORY_PRESSURE, holds(ConditionKind::MemoryPressure)),
         (DISK_PRESSURE, holds(ConditionKind::DiskPressure)),
@@ -149,11 +104,11 @@ pub fn no_schedule_change(node: &Node) -> TaintChange {
 }
 
 /// The NoExecute taint that a node deserves by its Ready condition.
-pub fn no_execute_key(ready: Option<Status>) -> Option<&'static str> {
+pub fn no_execute_key(ready: Option<ConditionStatus>) -> Option<&'static str> {
     match ready {
-        Some(Status::False) => Some(NOT_READY),
-        Some(Status::Unknown) => Some(UNREACHABLE),
-        Some(Status::True) | None => None,
+        Some(ConditionStatus::False) => Some(NOT_READY),
+        Some(ConditionStatus::Unknown) => Some(UNREACHABLE),
+        Some(ConditionStatus::True) | None => None,
     }
 }
 
@@ -161,37 +116,7 @@ pub fn no_execute_key(ready: Option<Status>) -> Option<&'static str> {
 pub fn has_no_execute(node: &Node, key: &str) -> bool {
     node.taints
         .iter()
-        .any(|taint| taint.effect == Effect::NoExecute && taint.key == key)
-}
-
-/// A toleration of a pod.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Toleration {
-    /// Taint key; empty means all.
-    pub key: String,
-    /// `Equal` (the default) or `Exists`.
-    pub operator: String,
-    /// Taint value.
-    pub value: String,
-    /// Taint effect; absent means all.
-    pub effect: Option<Effect>,
-    /// For how long; absent means for ever.
-    pub toleration_seconds: Option<i64>,
-}
-
-impl Toleration {
-    /// Whether the toleration is about this taint.
-    pub fn covers(&self, taint: &Taint) -> bool {
-        let value = match self.operator.as_str() {
-            "" | "Equal" => self.value == taint.value,
-            "Exists" => true,
-            _ => false,
-        };
-        value
-            && (self.key.is_empty() || self.key == taint.key)
-            && self.effect.is_none_or(|effect| effect == taint.effect)
-    }
+        .any(|taint| taint.effect == Effect::NoExecute && &*taint.key == key)
 }
 
 /// How long a pod may stay on a node.

@@ -2,8 +2,12 @@
 
 use std::time::Duration;
 
-use pointsman_node_health::evict::{Evictor, Pod};
-use pointsman_node_health::taint::{Effect, NOT_READY, Stay, Taint, Toleration, UNREACHABLE, stay};
+use pointsman_model::Moment;
+use pointsman_node_health::evict::Evictor;
+use pointsman_node_health::taint::{Stay, stay};
+use pointsman_objects::Pod;
+use pointsman_objects::names::{NOT_READY_TAINT as NOT_READY, UNREACHABLE_TAINT as UNREACHABLE};
+use pointsman_objects::taint::{Effect, Taint, Toleration};
 use serde_json::{Value, json};
 
 fn s(seconds: u64) -> Duration {
@@ -107,10 +111,10 @@ fn a_recreated_pod_starts_anew_and_a_leaving_one_is_left_alone() {
         s(0),
     );
     let mut again = tolerating("a", 300.into());
-    again.uid = "other".into();
+    again.metadata.uid = "other".into();
     evictor.pod_seen(&again, s(100));
     assert_eq!(evictor.wake_at(), Some(s(400)));
-    again.leaving = true;
+    again.metadata.deletion = Some(Moment::from_seconds(1));
     evictor.pod_seen(&again, s(110));
     assert_eq!(evictor.wake_at(), None);
 }

@@ -1,14 +1,17 @@
 //! Nodes that live, fall silent and come back.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use pointsman_model::Moment;
 use pointsman_node_health::action::{LiveLease, UnknownReason};
-use pointsman_node_health::node::{ConditionKind, Status};
-use pointsman_node_health::taint::{Effect, NOT_READY, Taint, UNREACHABLE};
 use pointsman_node_health::zone::ZoneState;
-use pointsman_node_health::{Action, Lease, Monitor, Node, Now, Settings};
+use pointsman_node_health::{Action, Monitor, Now, Renewal, Settings};
+use pointsman_objects::names::{NOT_READY_TAINT as NOT_READY, UNREACHABLE_TAINT as UNREACHABLE};
+use pointsman_objects::node::ConditionKind;
+use pointsman_objects::taint::{Effect, Taint};
+use pointsman_objects::{ConditionStatus as Status, Node};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -23,7 +26,7 @@ fn patient() -> Settings {
 }
 
 fn now(second: u64) -> Now {
-    let wall = Timestamp::from_second(EPOCH + second as i64).expect("a time");
+    let wall = Moment::from_seconds(EPOCH + second as i64);
     Now {
         tick: Duration::from_secs(second),
         wall,
@@ -37,7 +40,7 @@ fn node_json(name: &str, zone: &str, ready: Option<&str>, beat: u64) -> Value {
     json!({
         "metadata": {
             "name": name, "labels": { "topology.kubernetes.io/zone": zone },
-            "creationTimestamp": Timestamp::from_second(EPOCH).expect("a time").to_string(),
+            "creationTimestamp": Moment::from_seconds(EPOCH).to_string(),
         },
         "status": { "conditions": conditions },
     })
@@ -47,11 +50,13 @@ fn node(name: &str, zone: &str, ready: Option<&str>, beat: u64) -> Node {
     serde_json::from_value(node_json(name, zone, ready, beat)).expect("a node")
 }
 
-fn lease(name: &str, revision: u64, renewed: &str) -> Lease {
-    serde_json::from_value(json!({
-        "metadata": { "name": name, "resourceVersion": revision.to_string() }, "spec": { "renewTime": renewed },
-    }))
-    .expect("a lease")
+/// A lease renewed at a time that the node believes in.
+fn lease(name: &str, revision: u64, second: i64) -> Renewal {
+    Renewal {
+        node: name.into(),
+        revision,
+        renewed: Some(Moment::from_seconds(second)),
+    }
 }
 
 /// A cluster whose API server carries out every action at once.
@@ -88,8 +93,8 @@ impl Cluster {
     }
 
     fn store(&mut self, node: Node) {
-        self.nodes.insert(node.name.to_string(), node.clone());
-        let actions = self.monitor.observe_node(node, now(self.second));
+        self.nodes.insert(node.metadata.name.to_string(), node.clone());
+        let actions = self.monitor.observe_node(Arc::new(node), now(self.second));
         self.carry_out(actions);
     }
 
@@ -129,7 +134,7 @@ impl Cluster {
                         self.evicting.push((self.second, name.to_string()));
                     }
                     let mut node = self.nodes[&*name].clone();
-                    node.taints = change.apply(&node.taints);
+                    node.taints = change.apply(&node.taints).into();
                     self.store(node);
                 }
                 Action::MarkPodsUnready(name) => self.marked.push((self.second, name.to_string())),
@@ -146,7 +151,12 @@ impl Cluster {
                 let names: Vec<(String, String)> = self
                     .nodes
                     .values()
-                    .map(|n| (n.name.to_string(), n.zone.to_string()))
+                    .map(|n| {
+                        (
+                            n.metadata.name.to_string(),
+                            n.zone().unwrap_or_default().to_owned(),
+                        )
+                    })
                     .collect();
                 for (name, zone) in names.into_iter().filter(|(name, _)| alive(name)) {
                     self.beat(
@@ -166,7 +176,7 @@ impl Cluster {
     }
 
     fn taints(&self, name: &str) -> Vec<Taint> {
-        let mut taints = self.nodes[name].taints.clone();
+        let mut taints = self.nodes[name].taints.to_vec();
         taints.sort();
         taints
     }
@@ -225,22 +235,30 @@ fn a_node_that_says_it_is_not_ready_is_believed_at_once_and_swaps_its_taint() {
     cluster.beat("a0", "a", "False");
     assert_eq!(cluster.marked, [(7, "a0".into())]);
     cluster.pass(60, |name| name != "a0");
-    let keys: Vec<String> = cluster.taints("a0").into_iter().map(|taint| taint.key).collect();
+    let keys: Vec<String> = cluster
+        .taints("a0")
+        .into_iter()
+        .map(|taint| taint.key.to_string())
+        .collect();
     assert_eq!(keys, [UNREACHABLE, UNREACHABLE], "from not-ready to unreachable");
     cluster.beat("a0", "a", "False");
-    let keys: Vec<String> = cluster.taints("a0").into_iter().map(|taint| taint.key).collect();
+    let keys: Vec<String> = cluster
+        .taints("a0")
+        .into_iter()
+        .map(|taint| taint.key.to_string())
+        .collect();
     assert_eq!(keys, [NOT_READY, NOT_READY]);
 }
 
 #[test]
 fn leases_keep_a_node_alive_whatever_its_clock_says() {
     let mut monitor = Monitor::new(patient());
-    monitor.observe_node(node("n", "a", Some("True"), 0), now(0));
-    for (revision, renewed) in [(1, "2030-01-01"), (2, "1999-01-01"), (3, "2050-01-01")] {
-        monitor.observe_lease(lease("n", revision, renewed), now(40 * revision));
+    monitor.observe_node(Arc::new(node("n", "a", Some("True"), 0)), now(0));
+    for (revision, renewed) in [(1, 2_000), (2, -1_000), (3, 3_000)] {
+        monitor.observe_lease(&lease("n", revision, renewed), now(40 * revision));
         assert_eq!(monitor.check(now(40 * revision + 45)), []);
     }
-    monitor.observe_lease(lease("n", 2, "1999-01-01"), now(160));
+    monitor.observe_lease(&lease("n", 2, -1_000), now(160));
     assert_eq!(
         monitor.check(now(171)),
         [Action::CheckLease("n".into())],
@@ -252,8 +270,8 @@ fn leases_keep_a_node_alive_whatever_its_clock_says() {
 fn a_lease_cache_that_lags_behind_stops_all_verdicts_until_it_catches_up() {
     let mut monitor = Monitor::new(patient());
     for name in ["n", "m"] {
-        monitor.observe_node(node(name, "a", Some("True"), 0), now(0));
-        monitor.observe_lease(lease(name, 1, "t1"), now(0));
+        monitor.observe_node(Arc::new(node(name, "a", Some("True"), 0)), now(0));
+        monitor.observe_lease(&lease(name, 1, 1), now(0));
     }
     assert_eq!(monitor.check(now(60)).len(), 2);
     assert_eq!(
@@ -270,7 +288,7 @@ fn a_lease_cache_that_lags_behind_stops_all_verdicts_until_it_catches_up() {
         "m has to wait too"
     );
     assert_eq!(monitor.check(now(65)), []);
-    monitor.observe_lease(lease("n", 9, "t9"), now(66));
+    monitor.observe_lease(&lease("n", 9, 9), now(66));
     assert_eq!(monitor.check(now(70)), [Action::CheckLease("m".into())]);
     assert!(
         monitor
@@ -283,8 +301,8 @@ fn a_lease_cache_that_lags_behind_stops_all_verdicts_until_it_catches_up() {
 fn a_lease_that_is_gone_or_starts_over_stops_nobody() {
     let mut monitor = Monitor::new(patient());
     for name in ["n", "m"] {
-        monitor.observe_node(node(name, "a", Some("True"), 0), now(0));
-        monitor.observe_lease(lease(name, 100, "t1"), now(0));
+        monitor.observe_node(Arc::new(node(name, "a", Some("True"), 0)), now(0));
+        monitor.observe_lease(&lease(name, 100, 1), now(0));
     }
     // Verdicts wait for a version that never comes, because the lease is deleted.
     monitor.lease_checked(&"n".into(), LiveLease::Revision(109), now(60));
@@ -293,18 +311,18 @@ fn a_lease_that_is_gone_or_starts_over_stops_nobody() {
     assert_eq!(monitor.check(now(65)).len(), 2);
     // A server restored from a backup counts anew; the renewal still is a sign of life.
     monitor.leases_restart();
-    monitor.observe_lease(lease("m", 7, "t2"), now(70));
+    monitor.observe_lease(&lease("m", 7, 2), now(70));
     assert_eq!(monitor.check(now(100)), [Action::CheckLease("n".into())]);
-    monitor.observe_lease(lease("m", 8, "t0"), now(110));
+    monitor.observe_lease(&lease("m", 8, 0), now(110));
     assert_eq!(monitor.check(now(150)), [Action::CheckLease("n".into())]);
 }
 
 #[test]
 fn time_without_hearing_counts_against_nobody() {
     let mut monitor = Monitor::new(patient());
-    monitor.observe_node(node("n", "a", Some("True"), 0), now(0));
-    monitor.observe_node(node("m", "a", Some("True"), 0), now(0));
-    monitor.observe_lease(lease("m", 1, "t1"), now(28));
+    monitor.observe_node(Arc::new(node("n", "a", Some("True"), 0)), now(0));
+    monitor.observe_node(Arc::new(node("m", "a", Some("True"), 0)), now(0));
+    monitor.observe_lease(&lease("m", 1, 1), now(28));
     monitor.forgive(Duration::from_secs(40), now(70).tick);
     assert_eq!(
         monitor.check(now(90)),
@@ -324,7 +342,7 @@ fn time_without_hearing_counts_against_nobody() {
 #[test]
 fn a_node_that_never_reported_gets_the_startup_grace_from_its_creation() {
     let mut monitor = Monitor::new(patient());
-    monitor.observe_node(node("n", "a", None, 0), now(30));
+    monitor.observe_node(Arc::new(node("n", "a", None, 0)), now(30));
     assert_eq!(monitor.check(now(60)), []);
     assert_eq!(monitor.check(now(61)), [Action::CheckLease("n".into())]);
     let Some(Action::MarkUnknown(_, conditions)) =
@@ -440,11 +458,11 @@ fn taints_of_others_and_excluded_nodes_are_respected() {
     let census = cluster.monitor.zones().next().expect("a zone").1.census;
     assert_eq!((census.ready, census.not_ready), (2, 0));
     let taints = cluster.taints("x");
-    assert!(taints.iter().any(|taint| taint.key == "mine"));
+    assert!(taints.iter().any(|taint| &*taint.key == "mine"));
     assert!(
         taints
             .iter()
-            .any(|taint| taint.key == "node.kubernetes.io/unschedulable")
+            .any(|taint| &*taint.key == "node.kubernetes.io/unschedulable")
     );
 }
 

@@ -1,37 +1,40 @@
 //! Did a pod change in a way that its endpoints show, and when did that happen?
 
-use crate::pod::Pod;
-use crate::time::Moment;
+use pointsman_model::Moment;
+use pointsman_objects::Pod;
 
 /// The time of the oldest change between two versions of a pod that endpoints show, or `None`.
 ///
 /// A readiness change has the time of the Ready condition, as the SLI defines it. The start of a
 /// deletion is known to the second only, so its latest possible moment is taken. Everything else
 /// (an address, a removal) is dated `now`, the time we heard of it. The answer is never later than
-/// `now` and never before a change that the old version already told of.
+/// `now` and never before a change that the old version already showed.
 pub fn endpoint_change(old: Option<&Pod>, new: Option<&Pod>, now: Moment) -> Option<Moment> {
     let old_endpoint = old.filter(|pod| pod.has_endpoint());
     let new_endpoint = new.filter(|pod| pod.has_endpoint());
     match (old_endpoint, new_endpoint) {
         (None, None) => None,
-        (None, Some(pod)) if pod.ready => Some(readiness_time(old, pod, now)),
+        (None, Some(pod)) if pod.is_ready() => Some(readiness_time(old, pod, now)),
         (Some(before), None) => {
-            let became_unready = new.filter(|pod| pod.uid == before.uid && before.ready && !pod.ready);
+            let became_unready = new.filter(|pod| {
+                pod.metadata.uid == before.metadata.uid && before.is_ready() && !pod.is_ready()
+            });
             Some(became_unready.map_or(now, |pod| readiness_time(old, pod, now)))
         }
         (None, Some(_)) => Some(now),
-        (Some(before), Some(after)) if before.uid != after.uid => Some(now),
+        (Some(before), Some(after)) if before.metadata.uid != after.metadata.uid => Some(now),
         (Some(before), Some(after)) => change_between(before, after, now),
     }
 }
 
 fn change_between(before: &Pod, after: &Pod, now: Moment) -> Option<Moment> {
-    let readiness = (before.ready != after.ready).then(|| readiness_time(Some(before), after, now));
+    let readiness = (before.is_ready() != after.is_ready()).then(|| readiness_time(Some(before), after, now));
     let deletion = after
-        .deletion_requested
-        .filter(|_| !before.terminating())
+        .metadata
+        .deletion_requested()
+        .filter(|_| !before.is_terminating())
         .map(|requested| requested.end_of_second().min(now));
-    let other = before.terminating() && !after.terminating()
+    let other = before.is_terminating() && !after.is_terminating()
         || before.ips != after.ips
         || before.node_name != after.node_name
         || before.hostname != after.hostname
@@ -45,11 +48,11 @@ fn change_between(before: &Pod, after: &Pod, now: Moment) -> Option<Moment> {
 
 /// Conditions have whole seconds: a second change within one second must not be dated before the first.
 fn readiness_time(old: Option<&Pod>, new: &Pod, now: Moment) -> Moment {
-    let told_before = old
-        .filter(|old| old.uid == new.uid)
-        .and_then(|old| old.ready_changed);
-    match new.ready_changed {
-        Some(at) => Some(at).max(told_before).unwrap_or(now).min(now),
+    let known_before = old
+        .filter(|old| old.metadata.uid == new.metadata.uid)
+        .and_then(Pod::ready_changed);
+    match new.ready_changed() {
+        Some(at) => Some(at).max(known_before).unwrap_or(now).min(now),
         None => now,
     }
 }

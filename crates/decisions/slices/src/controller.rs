@@ -1,34 +1,32 @@
-//! What does the slice controller do next, given everything it has heard?
+//! What does the slice controller do next, given every event so far?
 //!
-//! One state machine ties the parts together: events go in with the time they were heard, jobs come
+//! One state machine ties the parts together: events go in with the time they came, jobs come
 //! out, results go back in. The edge only moves bytes: it reads watches, sends the job's requests in
 //! order, and reports what the server answered.
 
 use crate::index::{Index, NodeChange, ServiceChange, Touched};
-use crate::node::Node;
 use crate::pack::EndpointChange;
 use crate::plan::{Settings, SlicePlan, plan};
-use crate::pod::Pod;
 use crate::queue::{Outcome, Pace, Tick, WorkQueue};
-use crate::service::{Service, ServiceKey};
-use crate::slice::EndpointSlice;
-use crate::text::Text;
-use crate::time::Moment;
+use crate::service::ServiceKey;
 use crate::topology::TopologyRecord;
 use crate::tracker::SliceTracker;
 use crate::trigger::TriggerTracker;
 
+use pointsman_model::{Moment, Text};
+use pointsman_objects::{EndpointSlice, Node, Pod, Service};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
-/// Something the controller hears from its watches.
+/// An event of a watch.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A pod as it is now.
-    Pod(Box<Pod>),
+    Pod(Arc<Pod>),
     /// A pod is gone: namespace and name.
     PodGone(Text, Text),
     /// A Service as it is now.
-    Service(Box<Service>),
+    Service(Arc<Service>),
     /// A Service is gone.
     ServiceGone(ServiceKey),
     /// A slice as it is now.
@@ -36,7 +34,7 @@ pub enum Event {
     /// A slice is gone: namespace and name.
     SliceGone(Text, Text),
     /// A node as it is now.
-    Node(Box<Node>),
+    Node(Arc<Node>),
     /// A node is gone.
     NodeGone(Text),
     /// The first lists are complete; nothing is handed out before.
@@ -110,15 +108,15 @@ pub struct Controller {
     stale: HashSet<ServiceKey>,
     /// Slice events of Services whose job is out: they may be echoes of writes whose answer is still
     /// on its way, so they are judged when the job is back.
-    in_flight: HashMap<ServiceKey, Vec<(SliceNews, Moment)>>,
+    in_flight: HashMap<ServiceKey, Vec<(SliceSight, Moment)>>,
     /// Services whose pods or spec changed, kept for somebody who asked for them.
     touched: Option<Vec<Touched>>,
     listed: bool,
 }
 
-/// What a slice event said.
+/// What a slice event showed.
 #[derive(Clone, Debug)]
-enum SliceNews {
+enum SliceSight {
     Seen(Text, i64),
     Gone(Text),
     /// A slice was given to, or taken from, this controller or Service.
@@ -156,15 +154,15 @@ impl Controller {
     pub fn observe(&mut self, event: Event, now: Now) {
         match event {
             Event::Pod(pod) => {
-                let name = pod.name.clone();
-                let touched = self.index.apply_pod(*pod, now.moment);
+                let name = pod.metadata.name.clone();
+                let touched = self.index.apply_pod(pod, now.moment);
                 self.pod_touched(&name, touched, now);
             }
             Event::PodGone(namespace, name) => {
                 let touched = self.index.remove_pod(&namespace, &name, now.moment);
                 self.pod_touched(&name, touched, now);
             }
-            Event::Service(service) => self.service_seen(*service, now),
+            Event::Service(service) => self.service_seen(service, now),
             Event::ServiceGone(key) => {
                 if self.index.remove_service(&key) {
                     self.touch(&key, now.moment);
@@ -174,7 +172,7 @@ impl Controller {
             Event::Slice(slice) => self.slice_seen(*slice, now),
             Event::SliceGone(namespace, name) => self.slice_gone(&namespace, &name, now),
             Event::Node(node) => {
-                let change = self.index.apply_node(*node);
+                let change = self.index.apply_node(&node);
                 self.node_changed(change, now);
             }
             Event::NodeGone(name) => {
@@ -183,8 +181,11 @@ impl Controller {
             }
             Event::Listed => {
                 self.listed = true;
-                let mut keys: Vec<ServiceKey> =
-                    self.index.services().map(|service| service.key.clone()).collect();
+                let mut keys: Vec<ServiceKey> = self
+                    .index
+                    .services()
+                    .map(|service| ServiceKey::of(service))
+                    .collect();
                 keys.sort();
                 keys.iter().for_each(|key| self.queue.add(key, now.tick));
             }
@@ -237,8 +238,8 @@ impl Controller {
                 Written::Deleted { uid } => self.slices.deleted(&job.key, uid),
             }
         }
-        for (news, at) in self.in_flight.remove(&job.key).unwrap_or_default() {
-            self.judge(&job.key, news, Now { moment: at, ..now });
+        for (sight, at) in self.in_flight.remove(&job.key).unwrap_or_default() {
+            self.judge(&job.key, sight, Now { moment: at, ..now });
         }
         let complete = written.len() >= job.plan.writes();
         match self.index.service(&job.key) {
@@ -313,14 +314,14 @@ impl Controller {
         }
     }
 
-    fn service_seen(&mut self, service: Service, now: Now) {
-        let (key, created) = (service.key.clone(), service.created);
+    fn service_seen(&mut self, service: Arc<Service>, now: Now) {
+        let (key, created) = (ServiceKey::of(&service), service.metadata.created);
         let change = self.index.apply_service(service);
         if !self.listed || change == ServiceChange::Same {
             return;
         }
         let at = match change {
-            // Creation times are whole seconds: within that second, the moment we heard is nearer to the truth.
+            // Creation times are whole seconds: within that second, the moment we saw it is nearer to the truth.
             ServiceChange::New => created
                 .filter(|created| created.end_of_second() < now.moment)
                 .unwrap_or(now.moment),
@@ -340,28 +341,28 @@ impl Controller {
 
     fn slice_seen(&mut self, slice: EndpointSlice, now: Now) {
         let (key, ours, uid, generation) = (
-            slice.service_key(),
+            ServiceKey::of_slice(&slice),
             slice.managed_by_us(),
-            slice.uid.clone(),
-            slice.generation,
+            slice.metadata.uid.clone(),
+            slice.metadata.generation,
         );
         let old = self.index.apply_slice(slice);
         let old_key = old
             .as_ref()
             .filter(|old| old.managed_by_us())
-            .and_then(|old| old.service_key());
+            .and_then(|old| ServiceKey::of_slice(old));
         let key = key.filter(|_| ours);
         if key != old_key {
             if let Some(old_key) = old_key {
                 self.slices.gone(&old_key, &uid);
-                self.tell(&old_key, SliceNews::Handed, now);
+                self.slice_event(&old_key, SliceSight::Handed, now);
             }
             if let (Some(key), Some(_)) = (&key, &old) {
-                self.tell(key, SliceNews::Handed, now);
+                self.slice_event(key, SliceSight::Handed, now);
             }
         }
         if let Some(key) = key {
-            self.tell(&key, SliceNews::Seen(uid, generation), now);
+            self.slice_event(&key, SliceSight::Seen(uid, generation), now);
         }
     }
 
@@ -369,26 +370,26 @@ impl Controller {
         let Some(old) = self.index.remove_slice(namespace, name) else {
             return;
         };
-        if let Some(key) = old.service_key().filter(|_| old.managed_by_us()) {
-            self.tell(&key, SliceNews::Gone(old.uid.clone()), now);
+        if let Some(key) = ServiceKey::of_slice(&old).filter(|_| old.managed_by_us()) {
+            self.slice_event(&key, SliceSight::Gone(old.metadata.uid.clone()), now);
         }
     }
 
-    fn tell(&mut self, key: &ServiceKey, news: SliceNews, now: Now) {
+    fn slice_event(&mut self, key: &ServiceKey, sight: SliceSight, now: Now) {
         if self.stale.remove(key) {
             self.queue.add(key, now.tick);
         }
         match self.in_flight.get_mut(key) {
-            Some(waiting) => waiting.push((news, now.moment)),
-            None => self.judge(key, news, now),
+            Some(waiting) => waiting.push((sight, now.moment)),
+            None => self.judge(key, sight, now),
         }
     }
 
-    fn judge(&mut self, key: &ServiceKey, news: SliceNews, now: Now) {
-        let foreign = match news {
-            SliceNews::Seen(uid, generation) => self.slices.is_news(key, &uid, generation),
-            SliceNews::Gone(uid) => self.slices.gone(key, &uid),
-            SliceNews::Handed => true,
+    fn judge(&mut self, key: &ServiceKey, sight: SliceSight, now: Now) {
+        let foreign = match sight {
+            SliceSight::Seen(uid, generation) => self.slices.is_foreign(key, &uid, generation),
+            SliceSight::Gone(uid) => self.slices.gone(key, &uid),
+            SliceSight::Handed => true,
         };
         if foreign {
             self.repair(key, now);

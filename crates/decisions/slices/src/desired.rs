@@ -5,10 +5,13 @@ use std::net::IpAddr;
 
 use crate::node::Nodes;
 use crate::plan::Settings;
-use crate::pod::{NamedPort, Pod};
-use crate::service::{Service, ServicePort, TargetPort};
-use crate::slice::{AddressType, Conditions, Endpoint, EndpointPort, Hints, PodRef};
-use crate::text::Text;
+use pointsman_model::Text;
+use pointsman_objects::endpoint_slice::{
+    AddressType, Endpoint, EndpointConditions, EndpointPort, Hints, PodRef,
+};
+use pointsman_objects::pod::NamedPort;
+use pointsman_objects::service::{ServicePort, TargetPort};
+use pointsman_objects::{Pod, Service};
 
 /// A sorted set of ports; pods with equal sets share slices.
 pub(crate) type PortSet = Box<[EndpointPort]>;
@@ -18,7 +21,7 @@ pub(crate) type PortSet = Box<[EndpointPort]>;
 pub(crate) struct Desired<'a> {
     pub pod: &'a Pod,
     pub family: AddressType,
-    pub conditions: Conditions,
+    pub conditions: EndpointConditions,
     pub hostname: Option<&'a Text>,
     pub zone: Option<&'a Text>,
 }
@@ -50,7 +53,7 @@ pub(crate) fn select<'a>(
         }
         let node = pod.node_name.as_ref().and_then(|name| nodes.get(name));
         if node.is_none() && !service.publish_not_ready {
-            skipped.push(pod.name.clone());
+            skipped.push(pod.metadata.name.clone());
             continue;
         }
         let group = match last {
@@ -113,20 +116,21 @@ pub(crate) fn find_port(port: &ServicePort, pod: &Pod) -> Option<i32> {
 /// The name the pod has below the Service's domain.
 pub(crate) fn hostname<'a>(pod: &'a Pod, service: &Service) -> Option<&'a Text> {
     pod.hostname.as_ref().filter(|_| {
-        pod.namespace == service.key.namespace && pod.subdomain.as_ref() == Some(&service.key.name)
+        pod.metadata.namespace == service.metadata.namespace
+            && pod.subdomain.as_ref() == Some(&service.metadata.name)
     })
 }
 
 fn belongs(pod: &Pod, service: &Service, family: AddressType, settings: &Settings) -> bool {
     let terminating_allowed = settings.terminating_condition || service.publish_not_ready;
     pod.has_endpoint()
-        && (terminating_allowed || !pod.terminating())
+        && (terminating_allowed || !pod.is_terminating())
         && pod.ips.iter().any(|ip| AddressType::of(*ip) == family)
 }
 
-fn conditions(pod: &Pod, publish_not_ready: bool, settings: &Settings) -> Conditions {
-    let (serving, terminating) = (pod.ready, pod.terminating());
-    Conditions {
+fn conditions(pod: &Pod, publish_not_ready: bool, settings: &Settings) -> EndpointConditions {
+    let (serving, terminating) = (pod.is_ready(), pod.is_terminating());
+    EndpointConditions {
         ready: Some(publish_not_ready || (serving && !terminating)),
         serving: settings.terminating_condition.then_some(serving),
         terminating: settings.terminating_condition.then_some(terminating),
@@ -141,10 +145,11 @@ impl Desired<'_> {
 
     /// Whether `existing` is this endpoint, in whatever condition.
     pub fn is(&self, existing: &Endpoint) -> bool {
+        let pod = &self.pod.metadata;
         existing
             .target
             .as_ref()
-            .is_some_and(|target| target.name == self.pod.name && target.namespace == self.pod.namespace)
+            .is_some_and(|target| target.name == pod.name && target.namespace == pod.namespace)
             && existing.hostname.as_ref() == self.hostname
             && self.has_addresses(&existing.addresses)
     }
@@ -163,7 +168,7 @@ impl Desired<'_> {
             && existing
                 .target
                 .as_ref()
-                .is_some_and(|target| target.uid == self.pod.uid)
+                .is_some_and(|target| target.uid == self.pod.metadata.uid)
     }
 
     /// The endpoint as it is written.
@@ -175,9 +180,9 @@ impl Desired<'_> {
             node_name: self.pod.node_name.clone(),
             zone: self.zone.cloned(),
             target: Some(PodRef {
-                namespace: self.pod.namespace.clone(),
-                name: self.pod.name.clone(),
-                uid: self.pod.uid.clone(),
+                namespace: self.pod.metadata.namespace.clone(),
+                name: self.pod.metadata.name.clone(),
+                uid: self.pod.metadata.uid.clone(),
             }),
             hints,
         }

@@ -2,10 +2,10 @@
 
 use crate::pack::{Draft, Member};
 use crate::plan::FamilyFacts;
-use crate::service::TrafficMode;
-use crate::slice::{AddressType, Hints};
-use crate::text::Text;
 use crate::topology::{self, ZoneCapacity};
+use pointsman_model::Text;
+use pointsman_objects::endpoint_slice::{AddressType, Hints};
+use pointsman_objects::service::TrafficMode;
 
 /// A hint while it is being decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

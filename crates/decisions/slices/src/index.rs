@@ -8,14 +8,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::change::endpoint_change;
-use crate::node::{Node, Nodes};
+use crate::node::{NodeFacts, Nodes};
 use crate::plan::Inputs;
-use crate::pod::Pod;
-use crate::service::{Service, ServiceKey};
-use crate::slice::EndpointSlice;
-use crate::text::{Interner, Labels, Text};
-use crate::time::Moment;
+use crate::service::{ServiceKey, same_outcome};
 use crate::topology::ZoneCapacity;
+use pointsman_model::{Labels, Moment, Revision, Text};
+use pointsman_objects::{EndpointSlice, Interner, Node, Pod, Service};
 
 /// A Service whose endpoints a pod changed, and when.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,21 +81,22 @@ struct Group {
 
 impl Index {
     /// Takes in a pod; returns the Services whose endpoints it changed, in order.
-    pub fn apply_pod(&mut self, mut pod: Pod, now: Moment) -> Vec<Touched> {
-        pod.intern(&mut self.interner);
-        let namespace = self.namespaces.entry(pod.namespace.clone()).or_default();
-        let old = namespace.pods.get(&pod.name).cloned();
-        if old
-            .as_ref()
-            .is_some_and(|old| old.revision == pod.revision && pod.revision != 0)
-        {
+    pub fn apply_pod(&mut self, pod: Arc<Pod>, now: Moment) -> Vec<Touched> {
+        let metadata = &pod.metadata;
+        let namespace = self.namespaces.entry(metadata.namespace.clone()).or_default();
+        let old = namespace.pods.get(&metadata.name).cloned();
+        if old.as_ref().is_some_and(|old| {
+            old.metadata.resource_version == metadata.resource_version
+                && metadata.revision() != Revision::default()
+        }) {
             return Vec::new();
         }
-        let pod = Arc::new(pod);
-        let moved = old.as_ref().is_none_or(|old| old.labels != pod.labels);
+        let moved = old
+            .as_ref()
+            .is_none_or(|old| old.metadata.labels != metadata.labels);
         let before = old
             .as_ref()
-            .map(|old| namespace.services_of(&old.labels))
+            .map(|old| namespace.services_of(&old.metadata.labels))
             .unwrap_or_default();
         if moved {
             if let Some(old) = &old {
@@ -105,19 +104,19 @@ impl Index {
             }
             namespace.join_group(&pod);
         }
-        namespace.pods.insert(pod.name.clone(), pod.clone());
+        namespace.pods.insert(metadata.name.clone(), pod.clone());
         let change = endpoint_change(old.as_deref(), Some(&pod), now);
         if !moved {
-            return touched(&pod.namespace, before, |_| change);
+            return touched(&metadata.namespace, before, |_| change);
         }
-        let after = namespace.services_of(&pod.labels);
+        let after = namespace.services_of(&metadata.labels);
         let had = old.as_ref().is_some_and(|old| old.has_endpoint());
-        // A pod whose labels moved it joins or leaves at the moment we hear of it, whatever its own times.
+        // A pod whose labels moved it joins or leaves at the moment we see it, whatever its own times.
         let joined = pod
             .has_endpoint()
             .then_some(if old.is_some() { now } else { change.unwrap_or(now) });
         let all: HashSet<Text> = before.union(&after).cloned().collect();
-        touched(&pod.namespace, all, |service| {
+        touched(&metadata.namespace, all, |service| {
             match (before.contains(service), after.contains(service)) {
                 (true, true) => change,
                 (false, _) => joined,
@@ -134,32 +133,34 @@ impl Index {
         let Some(old) = space.pods.remove(name) else {
             return Vec::new();
         };
-        let before = space.services_of(&old.labels);
+        let before = space.services_of(&old.metadata.labels);
         space.leave_group(&old);
-        touched(&old.namespace, before, |_| endpoint_change(Some(&old), None, now))
+        touched(&old.metadata.namespace, before, |_| {
+            endpoint_change(Some(&old), None, now)
+        })
     }
 
     /// Takes in a Service.
-    pub fn apply_service(&mut self, mut service: Service) -> ServiceChange {
-        service.intern(&mut self.interner);
-        let namespace = self.namespaces.entry(service.key.namespace.clone()).or_default();
-        let change = match namespace.services.get(&service.key.name) {
+    pub fn apply_service(&mut self, service: Arc<Service>) -> ServiceChange {
+        let metadata = &service.metadata;
+        let namespace = self.namespaces.entry(metadata.namespace.clone()).or_default();
+        let change = match namespace.services.get(&metadata.name) {
             None => ServiceChange::New,
-            Some(entry) if entry.service.same_outcome(&service) => ServiceChange::Same,
+            Some(entry) if same_outcome(&entry.service, &service) => ServiceChange::Same,
             Some(_) => ServiceChange::Changed,
         };
-        let same_selector = namespace.services.get(&service.key.name).is_some_and(|entry| {
+        let same_selector = namespace.services.get(&metadata.name).is_some_and(|entry| {
             entry.service.selector == service.selector
                 && entry.service.wants_slices() == service.wants_slices()
         });
         if same_selector {
             let entry = namespace
                 .services
-                .get_mut(&service.key.name)
+                .get_mut(&metadata.name)
                 .expect("looked up above");
-            entry.service = Arc::new(service);
+            entry.service = service;
         } else {
-            namespace.unfile(&service.key.name);
+            namespace.unfile(&metadata.name);
             namespace.file(service);
         }
         change
@@ -175,18 +176,19 @@ impl Index {
     /// Takes in a slice; returns the version it replaces.
     pub fn apply_slice(&mut self, mut slice: EndpointSlice) -> Option<Arc<EndpointSlice>> {
         slice.intern(&mut self.interner);
-        let old = self.remove_slice(&slice.namespace, &slice.name);
-        if let Some(key) = slice.service_key() {
-            let namespace = self.namespaces.entry(slice.namespace.clone()).or_default();
+        self.interner.sweep_if_grown();
+        let old = self.remove_slice(&slice.metadata.namespace, &slice.metadata.name);
+        if let Some(key) = ServiceKey::of_slice(&slice) {
+            let namespace = self.namespaces.entry(key.namespace).or_default();
             namespace.share_pod_texts(&mut slice);
             namespace
                 .slice_services
-                .insert(slice.name.clone(), key.name.clone());
+                .insert(slice.metadata.name.clone(), key.name.clone());
             namespace
                 .slices
                 .entry(key.name)
                 .or_default()
-                .insert(slice.name.clone(), Arc::new(slice));
+                .insert(slice.metadata.name.clone(), Arc::new(slice));
         }
         old
     }
@@ -204,10 +206,10 @@ impl Index {
     }
 
     /// Takes in a node.
-    pub fn apply_node(&mut self, mut node: Node) -> NodeChange {
-        node.intern(&mut self.interner);
-        let name = node.name.clone();
-        let old = self.nodes.insert(name.clone(), node);
+    pub fn apply_node(&mut self, node: &Node) -> NodeChange {
+        let facts = NodeFacts::of(node, &mut self.interner.texts);
+        let name = node.metadata.name.clone();
+        let old = self.nodes.insert(name.clone(), facts);
         let new = &self.nodes[&name];
         if old.as_ref() == Some(new) {
             return NodeChange::default();
@@ -303,11 +305,6 @@ impl Index {
             .sum()
     }
 
-    /// Gives back memory of texts that no object uses any more.
-    pub fn sweep(&mut self) {
-        self.interner.sweep();
-    }
-
     /// Nodes come, go and move rarely, so their pods are looked for rather than indexed.
     fn services_on(&self, node: &str) -> Vec<ServiceKey> {
         let mut keys = HashSet::new();
@@ -317,7 +314,7 @@ impl Index {
                 .values()
                 .filter(|pod| pod.node_name.as_deref() == Some(node));
             for service in pods
-                .flat_map(|pod| namespace.groups.get(&pod.labels))
+                .flat_map(|pod| namespace.groups.get(&pod.metadata.labels))
                 .flat_map(|group| &group.services)
             {
                 keys.insert(ServiceKey {
@@ -341,9 +338,9 @@ impl Namespace {
             .filter_map(|endpoint| endpoint.target.as_mut())
         {
             if let Some(pod) = self.pods.get(&target.name) {
-                target.name = pod.name.clone();
-                if target.uid == pod.uid {
-                    target.uid = pod.uid.clone();
+                target.name = pod.metadata.name.clone();
+                if target.uid == pod.metadata.uid {
+                    target.uid = pod.metadata.uid.clone();
                 }
             }
         }
@@ -357,14 +354,15 @@ impl Namespace {
     }
 
     fn join_group(&mut self, pod: &Pod) {
-        if !self.groups.contains_key(&pod.labels) {
-            self.make_group(&pod.labels);
+        let labels = &pod.metadata.labels;
+        if !self.groups.contains_key(labels) {
+            self.make_group(labels);
         }
         self.groups
-            .get_mut(&pod.labels)
+            .get_mut(labels)
             .expect("made above")
             .pods
-            .insert(pod.name.clone());
+            .insert(pod.metadata.name.clone());
     }
 
     fn make_group(&mut self, labels: &Labels) {
@@ -392,28 +390,29 @@ impl Namespace {
     }
 
     fn leave_group(&mut self, pod: &Pod) {
-        let Some(group) = self.groups.get_mut(&pod.labels) else {
+        let labels = &pod.metadata.labels;
+        let Some(group) = self.groups.get_mut(labels) else {
             return;
         };
-        group.pods.remove(&pod.name);
+        group.pods.remove(&pod.metadata.name);
         if !group.pods.is_empty() {
             return;
         }
-        let group = self.groups.remove(&pod.labels).expect("looked up above");
+        let group = self.groups.remove(labels).expect("looked up above");
         for service in group.services {
             if let Some(entry) = self.services.get_mut(&service) {
-                entry.groups.remove(&pod.labels);
+                entry.groups.remove(labels);
             }
         }
-        for (key, value) in pod.labels.iter() {
-            drop_from(&mut self.groups_by_pair, &pair(key, value), &pod.labels);
+        for (key, value) in labels.iter() {
+            drop_from(&mut self.groups_by_pair, &pair(key, value), labels);
         }
     }
 
-    fn file(&mut self, service: Service) {
-        let name = service.key.name.clone();
+    fn file(&mut self, service: Arc<Service>) {
+        let name = service.metadata.name.clone();
         let mut entry = Entry {
-            service: Arc::new(service),
+            service,
             filed_under: None,
             groups: HashSet::new(),
         };

@@ -11,12 +11,8 @@ pub mod index;
 pub mod node;
 pub mod pack;
 pub mod plan;
-pub mod pod;
 pub mod queue;
 pub mod service;
-pub mod slice;
-pub mod text;
-pub mod time;
 pub mod topology;
 pub mod tracker;
 pub mod trigger;
@@ -24,11 +20,7 @@ pub mod write;
 
 mod desired;
 
-pub use node::{Node, Nodes};
+pub use node::{NodeFacts, Nodes};
 pub use plan::{Inputs, Settings, SlicePlan, plan};
-pub use pod::Pod;
-pub use service::{Service, ServiceKey};
-pub use slice::{AddressType, EndpointSlice};
-pub use text::{Interner, Labels, Text};
-pub use time::Moment;
+pub use service::ServiceKey;
 pub use topology::ZoneCapacity;

@@ -7,9 +7,9 @@ use std::collections::HashMap;
 use crate::desired::Desired;
 use crate::hints::Hint;
 use crate::plan::FamilyFacts;
-use crate::slice::{Conditions, Endpoint, EndpointPort, EndpointSlice};
-use crate::text::{Labels, Text};
-use crate::time::Moment;
+use pointsman_model::{Labels, Moment, Text};
+use pointsman_objects::EndpointSlice;
+use pointsman_objects::endpoint_slice::{Endpoint, EndpointConditions, EndpointPort};
 
 /// What a write does to one pod's endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,7 +30,7 @@ pub struct EndpointChange {
     /// What happens to it.
     pub kind: ChangeKind,
     /// Conditions after the change, or before a removal.
-    pub conditions: Conditions,
+    pub conditions: EndpointConditions,
     /// When the pod itself says it last changed; not known for removals.
     pub pod_time: Option<Moment>,
 }
@@ -70,7 +70,7 @@ impl<'a> Draft<'a> {
     pub fn keeping(slice: &'a EndpointSlice, labels: &Labels) -> Self {
         Self {
             base: Some(slice),
-            relabel: slice.labels != *labels,
+            relabel: slice.metadata.labels != *labels,
             ..Self::new(&slice.ports)
         }
     }
@@ -140,7 +140,7 @@ pub(crate) fn pack<'a>(
         let by_pod: HashMap<&str, usize> = desired
             .iter()
             .enumerate()
-            .map(|(index, endpoint)| (&*endpoint.pod.name, index))
+            .map(|(index, endpoint)| (&*endpoint.pod.metadata.name, index))
             .collect();
         for slice in slices {
             let draft = retain(slice, desired, &by_pod, &mut unplaced, labels, max);
@@ -157,7 +157,7 @@ pub(crate) fn pack<'a>(
         .filter(|(_, unplaced)| *unplaced)
         .map(|(endpoint, _)| *endpoint)
         .collect();
-    new.sort_by(|a, b| b.pod.name.cmp(&a.pod.name));
+    new.sort_by(|a, b| b.pod.metadata.name.cmp(&a.pod.metadata.name));
     place(ports, new, &mut packed.drafts, max);
     packed
 }
@@ -228,7 +228,7 @@ fn place<'a>(ports: &'a [EndpointPort], mut new: Vec<Desired<'a>>, drafts: &mut 
 
 fn changed(desired: &Desired<'_>, kind: ChangeKind) -> EndpointChange {
     EndpointChange {
-        pod: desired.pod.name.clone(),
+        pod: desired.pod.metadata.name.clone(),
         kind,
         conditions: desired.conditions,
         pod_time: desired.pod.last_change(),

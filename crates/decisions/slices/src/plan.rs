@@ -9,14 +9,12 @@ use crate::desired::{PortSet, select};
 use crate::hints::{self, HintEvent};
 use crate::node::Nodes;
 use crate::pack::{Draft, pack};
-use crate::pod::Pod;
-use crate::service::Service;
-use crate::slice::{
-    AddressType, CONTROLLER_NAME, EndpointSlice, HEADLESS_LABEL, MANAGED_BY_LABEL, SERVICE_NAME_LABEL,
-};
-use crate::text::{Labels, Text};
 use crate::topology::ZoneCapacity;
 use crate::write::{SliceCreate, SliceDelete, SliceUpdate};
+use pointsman_model::{Labels, Text};
+use pointsman_objects::endpoint_slice::AddressType;
+use pointsman_objects::names::{HEADLESS_LABEL, MANAGED_BY_LABEL, SERVICE_NAME_LABEL, SLICE_CONTROLLER};
+use pointsman_objects::{EndpointSlice, Pod, Service};
 
 /// What an operator can set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +118,7 @@ pub fn plan(inputs: &Inputs<'_>, settings: &Settings) -> SlicePlan {
         .copied()
         .filter(|s| is_ours(s, service))
         .collect();
-    ours.sort_by(|a, b| a.name.cmp(&b.name));
+    ours.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
     for family in &service.families {
         let existing: Vec<&EndpointSlice> = ours
             .iter()
@@ -140,22 +138,23 @@ pub fn plan(inputs: &Inputs<'_>, settings: &Settings) -> SlicePlan {
 /// The labels every slice of the Service carries.
 pub fn slice_labels(service: &Service) -> Labels {
     let mirrored = service
+        .metadata
         .labels
         .iter()
         .filter(|(key, _)| ![SERVICE_NAME_LABEL, MANAGED_BY_LABEL, HEADLESS_LABEL].contains(key));
     let fixed = [
-        (SERVICE_NAME_LABEL, &*service.key.name),
-        (MANAGED_BY_LABEL, CONTROLLER_NAME),
+        (SERVICE_NAME_LABEL, &*service.metadata.name),
+        (MANAGED_BY_LABEL, SLICE_CONTROLLER),
     ];
-    let headless = service.headless.then_some((HEADLESS_LABEL, ""));
+    let headless = service.is_headless().then_some((HEADLESS_LABEL, ""));
     Labels::new(mirrored.chain(fixed).chain(headless))
 }
 
 fn is_ours(slice: &EndpointSlice, service: &Service) -> bool {
     slice.managed_by_us()
-        && !slice.deleting
-        && slice.namespace == service.key.namespace
-        && slice.labels.get(SERVICE_NAME_LABEL) == Some(&*service.key.name)
+        && !slice.metadata.is_terminating()
+        && slice.metadata.namespace == service.metadata.namespace
+        && slice.service_name() == Some(&*service.metadata.name)
 }
 
 fn plan_family(
@@ -178,7 +177,7 @@ fn plan_family(
     let (mut spare, mut foreign) = (Vec::new(), Vec::new());
     let mut by_ports: BTreeMap<&PortSet, Vec<&EndpointSlice>> = BTreeMap::new();
     for slice in existing {
-        if slice.owners.contains(&service.uid) {
+        if slice.owners().any(|uid| *uid == service.metadata.uid) {
             by_ports.entry(&slice.ports).or_default().push(slice);
         } else {
             foreign.push(*slice);
@@ -216,7 +215,7 @@ fn placeholder<'a>(spare: &mut Vec<&'a EndpointSlice>, labels: &Labels) -> Draft
     let fits = |slice: &&EndpointSlice| slice.ports.is_empty() && slice.endpoints.is_empty();
     let exact = spare
         .iter()
-        .position(|slice| fits(slice) && slice.labels == *labels);
+        .position(|slice| fits(slice) && slice.metadata.labels == *labels);
     match exact.or_else(|| spare.iter().position(fits)) {
         Some(index) => Draft::keeping(spare.remove(index), labels),
         None => Draft::new(&[]),
@@ -238,7 +237,7 @@ fn finish<'a>(
     facts: &mut FamilyFacts,
     plan: &mut SlicePlan,
 ) {
-    spare.sort_by(|a, b| b.name.cmp(&a.name));
+    spare.sort_by(|a, b| b.metadata.name.cmp(&a.metadata.name));
     let before = plan.writes();
     for mut draft in drafts {
         if !draft.needs_write() {
@@ -253,7 +252,7 @@ fn finish<'a>(
         match draft.base {
             Some(slice) => plan.update.push(SliceUpdate::new(slice, draft, labels)),
             // A Service on its way out gets no new slices.
-            None if service.deleting => facts.slices -= 1,
+            None if service.metadata.is_terminating() => facts.slices -= 1,
             None => plan.create.push(SliceCreate::new(service, family, draft, labels)),
         }
     }

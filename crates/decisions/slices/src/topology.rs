@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use crate::hints::{Hint, hints_before};
-use crate::node::Node;
+use crate::node::NodeFacts;
 use crate::pack::Draft;
 use crate::plan::SlicePlan;
 use crate::service::ServiceKey;
-use crate::slice::AddressType;
-use crate::text::Text;
+use pointsman_model::Text;
+use pointsman_objects::endpoint_slice::AddressType;
 
 /// How far above its fair share a zone's endpoints may be loaded (upstream's 20 %).
 const OVERLOAD_THRESHOLD: f64 = 0.2;
@@ -25,7 +25,7 @@ pub struct ZoneCapacity {
 impl ZoneCapacity {
     /// Sums up the ready nodes outside the control plane. One of them without a zone or CPU makes
     /// the whole answer empty, and so do fewer than two zones.
-    pub fn from_nodes<'a>(nodes: impl IntoIterator<Item = &'a Node>) -> Self {
+    pub fn from_nodes<'a>(nodes: impl IntoIterator<Item = &'a NodeFacts>) -> Self {
         let mut millis: BTreeMap<Text, u64> = BTreeMap::new();
         for node in nodes.into_iter().filter(|node| node.ready && !node.control_plane) {
             match &node.zone {

@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 
 use crate::service::ServiceKey;
-use crate::slice::EndpointSlice;
-use crate::text::Text;
+use pointsman_model::Text;
+use pointsman_objects::EndpointSlice;
 
 /// What the cache has to show for one slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +37,8 @@ impl SliceTracker {
             .insert(uid.clone(), Expected::Deleted);
     }
 
-    /// Whether a slice version that showed up in the cache is news: somebody else's work, not ours.
-    pub fn is_news(&self, key: &ServiceKey, uid: &Text, generation: i64) -> bool {
+    /// Whether a slice version that showed up in the cache is somebody else's work.
+    pub fn is_foreign(&self, key: &ServiceKey, uid: &Text, generation: i64) -> bool {
         match self.0.get(key).and_then(|slices| slices.get(uid)) {
             None => true,
             Some(Expected::Generation(known)) => generation > *known,
@@ -58,10 +58,12 @@ impl SliceTracker {
         };
         let mut seen = 0;
         for slice in cached {
-            match expected.get(&slice.uid) {
-                Some(Expected::Generation(generation)) if slice.generation < *generation => return true,
+            match expected.get(&slice.metadata.uid) {
+                Some(Expected::Generation(generation)) if slice.metadata.generation < *generation => {
+                    return true;
+                }
                 Some(Expected::Generation(_)) => seen += 1,
-                Some(Expected::Deleted) if !slice.deleting => return true,
+                Some(Expected::Deleted) if !slice.metadata.is_terminating() => return true,
                 Some(Expected::Deleted) | None => {}
             }
         }
@@ -71,7 +73,7 @@ impl SliceTracker {
             .count()
     }
 
-    /// A slice left the cache. True when that is news: it was not us who deleted it.
+    /// A slice left the cache. True when it was not us who deleted it.
     pub fn gone(&mut self, key: &ServiceKey, uid: &Text) -> bool {
         let Some(slices) = self.0.get_mut(key) else {
             return true;
@@ -92,13 +94,12 @@ impl SliceTracker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pointsman_model::Moment;
 
     fn slice(uid: &str, generation: i64) -> EndpointSlice {
-        EndpointSlice {
-            uid: uid.into(),
-            generation,
-            ..EndpointSlice::default()
-        }
+        let mut slice = EndpointSlice::default();
+        (slice.metadata.uid, slice.metadata.generation) = (uid.into(), generation);
+        slice
     }
 
     fn tracker() -> (SliceTracker, ServiceKey) {
@@ -125,10 +126,10 @@ mod tests {
     #[test]
     fn case_52_only_the_same_slice_of_the_same_service_is_known() {
         let (mut tracker, key) = tracker();
-        assert!(!tracker.is_news(&key, &"a".into(), 12));
-        assert!(tracker.is_news(&key, &"a".into(), 13));
-        assert!(tracker.is_news(&key, &"b".into(), 1));
-        assert!(tracker.is_news(&ServiceKey::new("other", "svc"), &"a".into(), 12));
+        assert!(!tracker.is_foreign(&key, &"a".into(), 12));
+        assert!(tracker.is_foreign(&key, &"a".into(), 13));
+        assert!(tracker.is_foreign(&key, &"b".into(), 1));
+        assert!(tracker.is_foreign(&ServiceKey::new("other", "svc"), &"a".into(), 12));
         tracker.deleted(&key, &"b".into());
         assert!(!tracker.gone(&key, &"b".into()), "we deleted that one");
         assert!(tracker.gone(&key, &"a".into()), "somebody else deleted this one");
@@ -139,7 +140,7 @@ mod tests {
     fn a_deleted_slice_held_by_a_finalizer_is_not_stale() {
         let (mut tracker, key) = tracker();
         let mut held = slice("a", 12);
-        held.deleting = true;
+        held.metadata.deletion = Some(Moment::from_seconds(1));
         assert!(!tracker.is_stale(&key, [&held]));
         tracker.deleted(&key, &"a".into());
         assert!(!tracker.is_stale(&key, [&held]));

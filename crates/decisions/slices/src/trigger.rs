@@ -8,9 +8,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::pack::{ChangeKind, EndpointChange};
-use crate::service::{Service, ServiceKey};
-use crate::text::Text;
-use crate::time::Moment;
+use crate::service::ServiceKey;
+use pointsman_model::{Moment, Text};
+use pointsman_objects::Service;
 
 /// Times of changes that no write has reported yet, per Service.
 #[derive(Debug, Default)]
@@ -61,9 +61,9 @@ impl TriggerTracker {
     /// A Service that has no slices the first time we look was never reported: it counts from its creation.
     pub fn begin(&mut self, service: &Service, has_slices: bool) {
         let floor = self.floor;
-        let state = self.state(&service.key);
+        let state = self.state(&ServiceKey::of(service));
         if !state.known && !has_slices {
-            let created = service.created.max(floor);
+            let created = service.metadata.created.max(floor);
             let seen = state.pending.service;
             // Creation times are whole seconds: whoever heard of it within that second knows better.
             let exact = seen.filter(|seen| created.is_some_and(|created| *seen <= created.end_of_second()));
@@ -75,7 +75,7 @@ impl TriggerTracker {
 
     /// The time that a write of these changes reports. To be asked between `begin` and `finish`.
     pub fn time_of(&self, service: &Service, changes: &[EndpointChange], now: Moment) -> Option<Moment> {
-        let state = self.services.get(&service.key)?;
+        let state = self.services.get(&ServiceKey::of(service))?;
         let own = changes.iter().filter_map(|change| {
             let known = state.in_flight.pods.get(&change.pod).copied();
             known.or_else(|| {
@@ -111,29 +111,23 @@ impl TriggerTracker {
         unwritten: impl IntoIterator<Item = &'a [EndpointChange]>,
         now: Moment,
     ) {
+        let key = ServiceKey::of(service);
         let mut kept = BTreeMap::new();
         for change in unwritten.into_iter().flatten() {
             let known = self
                 .services
-                .get(&service.key)
+                .get(&key)
                 .and_then(|state| state.in_flight.pods.get(&change.pod).copied());
             if let Some(at) = known.or_else(|| self.time_of(service, std::slice::from_ref(change), now)) {
                 remember(&mut kept, &change.pod, at);
             }
         }
-        let state = self.state(&service.key);
+        let state = self.state(&key);
         let in_flight = std::mem::take(&mut state.in_flight);
         state.pending.absorb(Changes {
             service: in_flight.service,
             pods: kept,
         });
-    }
-
-    /// The sync was given up before anything was planned from it.
-    pub fn abandon(&mut self, key: &ServiceKey) {
-        let state = self.state(key);
-        let in_flight = std::mem::take(&mut state.in_flight);
-        state.pending.absorb(in_flight);
     }
 
     /// The Service is gone.
@@ -154,7 +148,7 @@ impl TriggerTracker {
             (ChangeKind::Removed, _) | (_, None) => Some(now),
             (_, Some(at)) => Some(at)
                 .max(self.floor)
-                .max(service.created)
+                .max(service.metadata.created)
                 .map(|at| at.min(now)),
         }
     }

@@ -3,12 +3,15 @@
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
+use pointsman_model::{Moment, Text};
+use pointsman_objects::{EndpointSlice, Pod};
+use pointsman_slices::Settings;
 use pointsman_slices::controller::{Controller, Event, Job, Now, Written};
 use pointsman_slices::queue::Pace;
-use pointsman_slices::{EndpointSlice, Moment, Pod, Settings, Text};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -69,8 +72,8 @@ impl Chaos {
             clock: 1,
             names: 0,
         };
-        chaos.see(Event::Node(Box::new(node("n1", "", "4"))));
-        chaos.see(Event::Service(Box::new(service())));
+        chaos.see(Event::Node(Arc::new(node("n1", "", "4"))));
+        chaos.see(Event::Service(Arc::new(service())));
         chaos.see(Event::Listed);
         chaos
     }
@@ -97,7 +100,7 @@ impl Chaos {
                     p["metadata"]["resourceVersion"] = revision.into();
                 });
                 self.pods.insert(*index, pod.clone());
-                self.see(Event::Pod(Box::new(pod)));
+                self.see(Event::Pod(Arc::new(pod)));
             }
             Op::PodGone(index) => {
                 self.pods.remove(index);
@@ -105,7 +108,7 @@ impl Chaos {
             }
             Op::Port(port) => {
                 let service = service_with(|s| s["spec"]["ports"][0]["targetPort"] = (*port).into());
-                self.see(Event::Service(Box::new(service)));
+                self.see(Event::Service(Arc::new(service)));
             }
             Op::Deliver(count) => (0..*count).for_each(|_| self.deliver()),
             Op::Take => self.take(),
@@ -147,12 +150,12 @@ impl Chaos {
     fn stored(&mut self, name: &Text) -> Written {
         self.clock += 1;
         let slice = self.server.get_mut(name).expect("a stored slice");
-        slice.generation += 1;
-        slice.resource_version = self.clock.to_string().into();
+        slice.metadata.generation += 1;
+        slice.metadata.resource_version = self.clock.to_string().into();
         self.under_way.push_back(Event::Slice(Box::new(slice.clone())));
         Written::Slice {
-            uid: slice.uid.clone(),
-            generation: slice.generation,
+            uid: slice.metadata.uid.clone(),
+            generation: slice.metadata.generation,
         }
     }
 
@@ -191,11 +194,11 @@ impl Chaos {
         if index < creates + updates {
             let update = &job.plan.update[index - creates];
             let slice = self.server.get_mut(&update.name)?;
-            if slice.resource_version != update.resource_version {
+            if slice.metadata.resource_version != update.resource_version {
                 return None;
             }
             update.apply(slice, None);
-            slice.generation -= 1;
+            slice.metadata.generation -= 1;
             return Some(self.stored(&update.name));
         }
         let delete = &job.plan.delete[index - creates - updates];
@@ -245,9 +248,9 @@ proptest! {
             .map(|e| (e.target.as_ref().expect("a pod").name.to_string(), e.conditions.ready))
             .collect();
         shown.sort();
-        let wanted: Vec<_> = chaos.pods.values().map(|pod| (pod.name.to_string(), Some(pod.ready))).collect();
+        let wanted: Vec<_> = chaos.pods.values().map(|pod| (pod.metadata.name.to_string(), Some(pod.is_ready()))).collect();
         prop_assert_eq!(shown, wanted);
-        let uids: BTreeSet<_> = chaos.server.values().map(|slice| &slice.uid).collect();
+        let uids: BTreeSet<_> = chaos.server.values().map(|slice| &slice.metadata.uid).collect();
         prop_assert_eq!(uids.len(), chaos.server.len());
         prop_assert_eq!(chaos.settle(), 0, "and then it is quiet");
     }
@@ -291,11 +294,12 @@ fn one_flip_among_three_thousand_is_one_small_write() {
             (0, 1, 0)
         );
         let update = &job.plan.update[0];
-        assert!(update.merge_patch(job.update_times[0]).len() < limit);
+        assert!(update.patch(job.update_times[0]).to_merge_patch().len() < limit);
         let mut with_annotation = update.clone();
         with_annotation.has_trigger_time = true;
         let patch = with_annotation
-            .json_patch(job.update_times[0])
+            .patch(job.update_times[0])
+            .to_json_patch()
             .expect("an update in place");
         assert!(patch.len() < 700, "{}", patch.len());
         chaos.write(None, false);

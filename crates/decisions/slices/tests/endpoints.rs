@@ -3,8 +3,10 @@
 mod common;
 
 use common::*;
-use pointsman_slices::endpoints::{Endpoints, MAX_ADDRESSES, desired};
-use pointsman_slices::{Moment, Pod, Service};
+use pointsman_model::Moment;
+use pointsman_objects::endpoints::Endpoints;
+use pointsman_objects::{Pod, Service};
+use pointsman_slices::endpoints::{MAX_ADDRESSES, desired};
 use serde_json::{Value, json};
 
 fn of(service: &Service, pods: &[Pod]) -> Endpoints {
@@ -102,7 +104,7 @@ fn what_was_written_reads_back_as_the_same() {
         s["spec"]["clusterIP"] = "None".into();
     });
     let wanted = of(&service, &[pod(0), unready(1)]);
-    let body = wanted.body(&service, None, Some(Moment::from_seconds(1)));
+    let body = wanted.body("ns", "svc", None, Some(Moment::from_seconds(1)));
     let object: Value = serde_json::from_slice(&body).expect("JSON");
     assert_eq!(
         object["metadata"]["labels"],
@@ -114,7 +116,7 @@ fn what_was_written_reads_back_as_the_same() {
     assert!(wanted.shown_by(&stored));
     assert!(stored.has_trigger_time);
     stored.resource_version = "7".into();
-    let patch = of(&common::service(), &[pod(0)]).body(&service, Some(&stored), None);
+    let patch = of(&common::service(), &[pod(0)]).body("ns", "svc", Some(&stored), None);
     let patch: Value = serde_json::from_slice(&patch).expect("JSON");
     assert_eq!(patch["metadata"]["resourceVersion"], "7");
     assert_eq!(patch["metadata"]["labels"]["team"], Value::Null);

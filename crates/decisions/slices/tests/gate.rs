@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use pointsman_slices::slice::Conditions;
+use pointsman_objects::endpoint_slice::EndpointConditions as Conditions;
 
 #[test]
 fn turning_the_gate_off_waits_for_the_next_write_and_on_brings_everything_back() {

@@ -3,7 +3,8 @@
 mod common;
 
 use common::*;
-use pointsman_slices::{Node, Pod, Service, ZoneCapacity};
+use pointsman_objects::{Node, Pod, Service};
+use pointsman_slices::{NodeFacts, ZoneCapacity};
 use serde_json::json;
 
 fn in_zone(index: usize, zone: &str) -> Pod {
@@ -15,6 +16,10 @@ fn zone_nodes(zones: &[(&str, &str)]) -> Vec<Node> {
         .iter()
         .map(|(zone, cpu)| node(&format!("node-{zone}"), zone, cpu))
         .collect()
+}
+
+fn zone_facts(zones: &[(&str, &str)]) -> Vec<NodeFacts> {
+    zone_nodes(zones).iter().map(facts).collect()
 }
 
 fn distribution(mode: &str) -> Service {
@@ -41,7 +46,7 @@ fn spread(service: Service, zones: &[(&str, &str)], pods: &[&str]) -> World {
 fn hinted(world: &World) -> String {
     let mut endpoints = world.endpoints();
     endpoints.sort_by_key(|endpoint| endpoint.target.as_ref().map(|target| target.name.clone()));
-    let hint = |e: &&pointsman_slices::slice::Endpoint| match e.hints.as_deref() {
+    let hint = |e: &&pointsman_objects::endpoint_slice::Endpoint| match e.hints.as_deref() {
         Some(hints) => hints.zones.join("+"),
         None => "-".to_owned(),
     };
@@ -164,18 +169,18 @@ fn endpoints_move_to_the_zones_that_lack_them() {
 #[test]
 fn an_endpoint_without_a_zone_switches_topology_hints_off() {
     let mut world = spread(auto(), &[("a", "1"), ("b", "1")], &["a", "b", "a"]);
-    let mut homeless = node("node-a", "a", "1");
+    let mut homeless = facts(&node("node-a", "a", "1"));
     homeless.zone = None;
     homeless.ready = false;
     world.nodes.insert("node-a".into(), homeless);
-    world.zones = ZoneCapacity::from_nodes(&zone_nodes(&[("a", "1"), ("b", "1")]));
+    world.zones = ZoneCapacity::from_nodes(&zone_facts(&[("a", "1"), ("b", "1")]));
     world.sync();
     assert_eq!(hinted(&world), "- - -");
 }
 
 #[test]
 fn case_56_and_57_capacity_counts_ready_workers_and_finds_overload() {
-    let mut nodes = zone_nodes(&[("a", "1"), ("b", "1"), ("c", "1")]);
+    let mut nodes = zone_facts(&[("a", "1"), ("b", "1"), ("c", "1")]);
     nodes[2].ready = false;
     let equal = ZoneCapacity::from_nodes(&nodes);
     let hinted = |a: usize, b: usize| [("a".into(), a), ("b".into(), b)].into_iter().collect();

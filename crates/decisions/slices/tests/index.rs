@@ -5,8 +5,10 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 
 use common::*;
+use pointsman_model::{Labels, Moment};
+use pointsman_objects::{Pod, Service};
+use pointsman_slices::ServiceKey;
 use pointsman_slices::index::{Index, ServiceChange};
-use pointsman_slices::{Labels, Moment, Pod, Service, ServiceKey};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -67,11 +69,11 @@ fn search(service: &Service, pods: &BTreeMap<usize, Pod>) -> BTreeSet<(String, b
             && service
                 .selector
                 .as_ref()
-                .is_some_and(|selector| selector.selects(&pod.labels))
+                .is_some_and(|selector| selector.selects(&pod.metadata.labels))
     };
     pods.values()
         .filter(selects)
-        .map(|pod| (pod.name.to_string(), pod.ready))
+        .map(|pod| (pod.metadata.name.to_string(), pod.is_ready()))
         .collect()
 }
 
@@ -89,7 +91,7 @@ proptest! {
                 Op::Pod { index: i, labels, ready } => {
                     let pod = make_pod(*i, revision, labels, *ready);
                     pods.insert(*i, pod.clone());
-                    Some(index.apply_pod(pod, NOW))
+                    Some(index.apply_pod(pod.into(), NOW))
                 }
                 Op::PodGone(i) => {
                     pods.remove(i);
@@ -97,7 +99,7 @@ proptest! {
                 }
                 Op::Service { index: i, selector, external } => {
                     let service = make_service(*i, selector, *external);
-                    index.apply_service(service.clone());
+                    index.apply_service(service.clone().into());
                     services.insert(*i, service);
                     None
                 }
@@ -107,8 +109,8 @@ proptest! {
                 }
             };
             for service in services.values() {
-                let found = index.inputs(&service.key).expect("a known service");
-                let found: BTreeSet<_> = found.pods.iter().map(|pod| (pod.name.to_string(), pod.ready)).collect();
+                let found = index.inputs(&ServiceKey::of(service)).expect("a known service");
+                let found: BTreeSet<_> = found.pods.iter().map(|pod| (pod.metadata.name.to_string(), pod.is_ready())).collect();
                 prop_assert_eq!(found, search(service, &pods));
             }
             if let Some(touched) = touched {
@@ -116,7 +118,7 @@ proptest! {
                 let expected: Vec<_> = services
                     .iter()
                     .filter(|(i, service)| before.get(i) != Some(&search(service, &pods)))
-                    .map(|(_, service)| service.key.clone())
+                    .map(|(_, service)| ServiceKey::of(service))
                     .collect();
                 prop_assert_eq!(touched, expected);
             }
@@ -128,11 +130,7 @@ proptest! {
 fn case_49_label_changes_touch_only_the_services_that_differ() {
     let mut index = Index::default();
     for (i, label) in ["a", "b", "c"].into_iter().enumerate() {
-        index.apply_service(make_service(
-            i,
-            &BTreeMap::from([(label.into(), "x".into())]),
-            false,
-        ));
+        index.apply_service(make_service(i, &BTreeMap::from([(label.into(), "x".into())]), false).into());
     }
     let labels = |names: &[&str]| {
         names
@@ -147,19 +145,19 @@ fn case_49_label_changes_touch_only_the_services_that_differ() {
             .collect::<Vec<_>>()
     };
     assert_eq!(
-        names(index.apply_pod(make_pod(0, 1, &labels(&["a", "b"]), true), NOW)),
+        names(index.apply_pod(make_pod(0, 1, &labels(&["a", "b"]), true).into(), NOW)),
         ["svc0", "svc1"]
     );
     assert_eq!(
-        names(index.apply_pod(make_pod(0, 2, &labels(&["b", "c"]), true), NOW)),
+        names(index.apply_pod(make_pod(0, 2, &labels(&["b", "c"]), true).into(), NOW)),
         ["svc0", "svc2"]
     );
     assert_eq!(
-        names(index.apply_pod(make_pod(0, 3, &labels(&["a", "b"]), false), NOW)),
+        names(index.apply_pod(make_pod(0, 3, &labels(&["a", "b"]), false).into(), NOW)),
         ["svc0", "svc1", "svc2"]
     );
     assert_eq!(
-        names(index.apply_pod(make_pod(0, 3, &labels(&["a"]), true), NOW)),
+        names(index.apply_pod(make_pod(0, 3, &labels(&["a"]), true).into(), NOW)),
         Vec::<String>::new(),
         "a resync"
     );
@@ -168,51 +166,61 @@ fn case_49_label_changes_touch_only_the_services_that_differ() {
 #[test]
 fn case_50_and_51_only_changes_that_endpoints_show_touch_a_service() {
     let mut index = Index::default();
-    index.apply_service(service());
+    index.apply_service(service().into());
     let with = |revision: u32, ips: &[&str]| {
         pod_with(0, |p| {
             p["metadata"]["resourceVersion"] = revision.to_string().into();
             p["status"]["podIPs"] = ips.iter().map(|ip| json!({ "ip": ip })).collect();
         })
     };
-    assert_eq!(index.apply_pod(with(1, &["10.0.0.1"]), NOW).len(), 1);
+    assert_eq!(index.apply_pod(with(1, &["10.0.0.1"]).into(), NOW).len(), 1);
     assert_eq!(
-        index.apply_pod(with(2, &["10.0.0.1"]), NOW).len(),
+        index.apply_pod(with(2, &["10.0.0.1"]).into(), NOW).len(),
         0,
         "another resource version alone"
     );
-    assert_eq!(index.apply_pod(with(3, &["10.0.0.1", "fd00::1"]), NOW).len(), 1);
-    assert_eq!(index.apply_pod(with(4, &["10.0.0.1", "fd00::2"]), NOW).len(), 1);
-    assert_eq!(index.apply_pod(with(5, &["10.0.0.1"]), NOW).len(), 1);
+    assert_eq!(
+        index
+            .apply_pod(with(3, &["10.0.0.1", "fd00::1"]).into(), NOW)
+            .len(),
+        1
+    );
+    assert_eq!(
+        index
+            .apply_pod(with(4, &["10.0.0.1", "fd00::2"]).into(), NOW)
+            .len(),
+        1
+    );
+    assert_eq!(index.apply_pod(with(5, &["10.0.0.1"]).into(), NOW).len(), 1);
 }
 
 #[test]
 fn services_are_compared_by_what_slices_show() {
     let mut index = Index::default();
-    assert_eq!(index.apply_service(service()), ServiceChange::New);
+    assert_eq!(index.apply_service(service().into()), ServiceChange::New);
     let bumped = service_with(|s| s["metadata"]["resourceVersion"] = "2".into());
-    assert_eq!(index.apply_service(bumped), ServiceChange::Same);
+    assert_eq!(index.apply_service(bumped.into()), ServiceChange::Same);
     let relabelled = service_with(|s| s["metadata"]["labels"] = json!({ "a": "b" }));
-    assert_eq!(index.apply_service(relabelled), ServiceChange::Changed);
+    assert_eq!(index.apply_service(relabelled.into()), ServiceChange::Changed);
 }
 
 #[test]
 fn nodes_that_come_or_move_concern_the_services_with_pods_there() {
     let mut index = Index::default();
-    index.apply_service(service());
-    index.apply_pod(pod(0), NOW);
-    assert_eq!(index.apply_node(node("n1", "a", "4")).services.len(), 1);
+    index.apply_service(service().into());
+    index.apply_pod(pod(0).into(), NOW);
+    assert_eq!(index.apply_node(&node("n1", "a", "4")).services.len(), 1);
     assert!(
-        !index.apply_node(node("n1", "a", "4")).capacity,
+        !index.apply_node(&node("n1", "a", "4")).capacity,
         "nothing changed"
     );
     assert_eq!(
-        index.apply_node(node("n1", "a", "8")).services.len(),
+        index.apply_node(&node("n1", "a", "8")).services.len(),
         0,
         "only the capacity changed"
     );
-    assert_eq!(index.apply_node(node("n1", "b", "8")).services.len(), 1);
-    assert_eq!(index.apply_node(node("n2", "b", "8")).services.len(), 0);
+    assert_eq!(index.apply_node(&node("n1", "b", "8")).services.len(), 1);
+    assert_eq!(index.apply_node(&node("n2", "b", "8")).services.len(), 0);
     assert_eq!(index.remove_node("n1").services.len(), 1);
 }
 
@@ -231,6 +239,6 @@ fn a_pod_and_its_endpoint_take_less_than_half_a_kibibyte_each() {
         size_of::<Pod>(),
         pod.own_heap_bytes()
     );
-    assert!(size_of::<pointsman_slices::slice::Endpoint>() < 192);
+    assert!(size_of::<pointsman_objects::endpoint_slice::Endpoint>() < 192);
     assert_eq!(size_of::<Labels>(), 16);
 }

@@ -5,8 +5,8 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 
 use common::*;
-use pointsman_slices::slice::EndpointPort;
-use pointsman_slices::{AddressType, Pod};
+use pointsman_objects::Pod;
+use pointsman_objects::endpoint_slice::{AddressType, EndpointPort};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -76,10 +76,14 @@ fn step(world: &mut World, spec: &mut serde_json::Value, event: &Event) {
                 p["status"]["podIPs"] =
                     json!([{ "ip": format!("10.0.0.{}", index + 1) }, { "ip": format!("fd00::{index:x}") }]);
             });
-            world.pods.retain(|other| other.name != pod.name);
+            world
+                .pods
+                .retain(|other| other.metadata.name != pod.metadata.name);
             world.pods.push(pod);
         }
-        Event::Gone(index) => world.pods.retain(|pod| *pod.name != format!("pod{index:04}")),
+        Event::Gone(index) => world
+            .pods
+            .retain(|pod| *pod.metadata.name != format!("pod{index:04}")),
         Event::Port(number) => spec["spec"]["ports"][0]["targetPort"] = (*number).into(),
         Event::Named => spec["spec"]["ports"][0]["targetPort"] = "http".into(),
         Event::Label(value) => spec["metadata"]["labels"] = json!({ "l": value.to_string() }),
@@ -138,8 +142,9 @@ fn shown(world: &World) -> Shown {
 fn wanted(world: &World) -> Shown {
     let mut wanted = Shown::new();
     let publish = world.service.publish_not_ready;
-    let in_service =
-        |pod: &&Pod| !pod.finished && (world.settings.terminating_condition || publish || !pod.terminating());
+    let in_service = |pod: &&Pod| {
+        !pod.is_finished() && (world.settings.terminating_condition || publish || !pod.is_terminating())
+    };
     for pod in world.pods.iter().filter(in_service) {
         for family in &world.service.families {
             let Some(ip) = pod.ips.iter().find(|ip| AddressType::of(**ip) == *family) else {
@@ -152,12 +157,12 @@ fn wanted(world: &World) -> Shown {
                 app_protocol: None,
             };
             port.port = match &world.service.ports[0].target {
-                pointsman_slices::service::TargetPort::Number(number) => Some(*number),
-                pointsman_slices::service::TargetPort::Name(_) => Some(pod.named_ports[0].port),
+                pointsman_objects::service::TargetPort::Number(number) => Some(*number),
+                pointsman_objects::service::TargetPort::Name(_) => Some(pod.named_ports[0].port),
             };
-            let ready = publish || (pod.ready && !pod.terminating());
+            let ready = publish || (pod.is_ready() && !pod.is_terminating());
             wanted.insert(
-                (*family, pod.name.to_string()),
+                (*family, pod.metadata.name.to_string()),
                 (vec![port], ip.to_string(), Some(ready)),
             );
         }
@@ -213,12 +218,12 @@ proptest! {
         let touched: BTreeSet<_> = world.slices.iter().filter(|slice| slice.endpoints.iter().any(|endpoint| {
             let name = &endpoint.target.as_ref().expect("a pod").name;
             flips.iter().chain(&gone).any(|index| **name == *format!("pod{index:04}"))
-        })).map(|slice| slice.name.clone()).collect();
+        })).map(|slice| slice.metadata.name.clone()).collect();
         let names: Vec<String> = gone.iter().map(|index| format!("pod{index:04}")).collect();
         for index in flips.iter().filter(|index| **index < count) {
             world.pods[*index] = pod_with(*index, |p| set_ready(p, false));
         }
-        world.pods.retain(|pod| !names.contains(&pod.name.to_string()));
+        world.pods.retain(|pod| !names.contains(&pod.metadata.name.to_string()));
         world.pods.extend((100..100 + new).map(pod));
         let plan = world.plan();
         prop_assert!(plan.writes() <= touched.len() + new.div_ceil(max), "{} touched, {new} new: {plan:?}", touched.len());

@@ -3,8 +3,10 @@
 mod common;
 
 use common::*;
-use pointsman_slices::slice::Conditions;
-use pointsman_slices::{AddressType, Labels, Pod};
+use pointsman_model::{Labels, Moment};
+use pointsman_objects::endpoint_slice::AddressType;
+use pointsman_objects::endpoint_slice::EndpointConditions as Conditions;
+use pointsman_objects::{OwnerReference, Pod};
 use serde_json::{Value, json};
 
 fn conditions(ready: bool, serving: bool, terminating: bool) -> Conditions {
@@ -61,9 +63,10 @@ fn case_02_a_placeholder_with_other_labels_is_updated() {
     let mut world = World::new(service(), vec![]);
     world.sync();
     assert!(world.plan().is_empty());
-    world.slices[0].labels = Labels::new(world.slices[0].labels.iter().chain([("foreign", "x")]));
+    world.slices[0].metadata.labels =
+        Labels::new(world.slices[0].metadata.labels.iter().chain([("foreign", "x")]));
     assert_eq!(world.sync(), (0, 1, 0));
-    assert_eq!(world.slices[0].labels.get("foreign"), None);
+    assert_eq!(world.slices[0].metadata.labels.get("foreign"), None);
 }
 
 #[test]
@@ -95,13 +98,14 @@ fn case_08_slices_of_others_are_ignored() {
     let mut world = World::new(service(), vec![]);
     world.put_slice(0..3);
     let mut foreign = world.slices[0].clone();
-    foreign.labels = Labels::new([
+    foreign.metadata.labels = Labels::new([
         ("kubernetes.io/service-name", "svc"),
         ("endpointslice.kubernetes.io/managed-by", "me"),
     ]);
     let mut other = world.slices[0].clone();
-    other.labels = Labels::new(
+    other.metadata.labels = Labels::new(
         other
+            .metadata
             .labels
             .iter()
             .map(|(k, v)| (k, if v == "svc" { "other" } else { v })),
@@ -127,7 +131,7 @@ fn case_09_of_two_owned_slices_without_pods_one_becomes_the_placeholder() {
 fn case_10_a_slice_pending_deletion_is_not_used() {
     let mut world = World::new(service(), pods(3));
     world.sync();
-    world.slices[0].deleting = true;
+    world.slices[0].metadata.deletion = Some(Moment::from_seconds(1));
     assert_eq!(world.plan().create.len(), 1);
     assert_eq!(world.plan().update.len() + world.plan().delete.len(), 0);
 }
@@ -332,7 +336,7 @@ fn case_31_and_32_labels_are_mirrored_except_reserved_ones() {
         world
             .slices
             .iter()
-            .all(|slice| slice.labels.get("team") == Some("a"))
+            .all(|slice| slice.metadata.labels.get("team") == Some("a"))
     );
     world.service = service_with(|s| {
         s["metadata"]["labels"] = json!({
@@ -347,7 +351,7 @@ fn case_31_and_32_labels_are_mirrored_except_reserved_ones() {
         world
             .slices
             .iter()
-            .all(|slice| slice.labels.get("team").is_none())
+            .all(|slice| slice.metadata.labels.get("team").is_none())
     );
 }
 
@@ -356,12 +360,21 @@ fn case_33_the_headless_label_follows_the_service() {
     let mut world = World::new(service_with(|s| s["spec"]["clusterIP"] = "None".into()), pods(2));
     world.sync();
     assert_eq!(
-        world.slices[0].labels.get("service.kubernetes.io/headless"),
+        world.slices[0]
+            .metadata
+            .labels
+            .get("service.kubernetes.io/headless"),
         Some("")
     );
     world.service = service();
     assert_eq!(world.sync(), (0, 1, 0));
-    assert_eq!(world.slices[0].labels.get("service.kubernetes.io/headless"), None);
+    assert_eq!(
+        world.slices[0]
+            .metadata
+            .labels
+            .get("service.kubernetes.io/headless"),
+        None
+    );
 }
 
 #[test]
@@ -381,7 +394,12 @@ fn case_34_slices_of_unsupported_address_types_are_replaced() {
 fn case_35_a_slice_of_a_former_service_is_deleted_not_reused() {
     let mut world = World::new(service(), pods(3));
     world.put_slice(0..3);
-    world.slices[0].owners = Box::new(["old-uid".into()]);
+    world.slices[0].metadata.owner_references = Box::new([OwnerReference {
+        api_version: "v1".into(),
+        kind: "Service".into(),
+        uid: "old-uid".into(),
+        ..OwnerReference::default()
+    }]);
     assert_eq!(world.sync(), (1, 0, 1));
 }
 
@@ -501,7 +519,7 @@ fn case_43_pods_on_unknown_nodes_wait_unless_unready_is_published() {
 fn case_44_a_deleting_service_still_updates_and_deletes() {
     let mut world = World::new(service(), pods(150));
     world.sync();
-    world.service.deleting = true;
+    world.service.metadata.deletion = Some(Moment::from_seconds(1));
     world.pods.truncate(100);
     assert_eq!(world.sync(), (0, 0, 1), "the slice of fifty is empty");
     world.pods[3] = pod_with(3, |p| set_ready(p, false));

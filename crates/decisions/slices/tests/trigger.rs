@@ -6,15 +6,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use common::*;
+use pointsman_model::{Moment, Text};
+use pointsman_objects::endpoint_slice::EndpointConditions as Conditions;
+use pointsman_objects::{EndpointSlice, Pod, Service};
 use pointsman_slices::change::endpoint_change;
 use pointsman_slices::controller::{Controller, Event, Job, Now, Written};
 use pointsman_slices::pack::{ChangeKind, EndpointChange};
 use pointsman_slices::queue::Pace;
-use pointsman_slices::slice::Conditions;
 use pointsman_slices::trigger::TriggerTracker;
-use pointsman_slices::{EndpointSlice, Moment, Pod, Service, Settings, Text};
+use pointsman_slices::{ServiceKey, Settings};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 fn at(second: i64) -> Moment {
     Moment::from_seconds(second)
@@ -49,7 +52,7 @@ struct Sim {
 impl Sim {
     fn new(floor: Option<Moment>) -> Self {
         let mut controller = Controller::new(Settings::default(), Pace::default(), floor);
-        controller.observe(Event::Node(Box::new(node("n1", "", "4"))), now(0));
+        controller.observe(Event::Node(Arc::new(node("n1", "", "4"))), now(0));
         Self {
             controller,
             slices: BTreeMap::new(),
@@ -78,11 +81,11 @@ impl Sim {
                 self.next += 1;
                 let slice: EndpointSlice = serde_json::from_value(object).expect("a slice");
                 written.push(Written::Slice {
-                    uid: slice.uid.clone(),
+                    uid: slice.metadata.uid.clone(),
                     generation: 1,
                 });
                 times.push(time.map(|time| time.as_micros() / 1_000_000));
-                self.slices.insert(slice.name.clone(), slice);
+                self.slices.insert(slice.metadata.name.clone(), slice);
             }
         }
         for (update, time) in job.plan.update.iter().zip(&job.update_times) {
@@ -90,8 +93,8 @@ impl Sim {
                 let slice = self.slices.get_mut(&update.name).expect("a known slice");
                 update.apply(slice, *time);
                 written.push(Written::Slice {
-                    uid: slice.uid.clone(),
-                    generation: slice.generation,
+                    uid: slice.metadata.uid.clone(),
+                    generation: slice.metadata.generation,
                 });
                 times.push(time.map(|time| time.as_micros() / 1_000_000));
             }
@@ -120,7 +123,7 @@ impl Sim {
     }
 
     fn see_pod(&mut self, pod: Pod, second: i64) {
-        self.see(Event::Pod(Box::new(pod)), second);
+        self.see(Event::Pod(Arc::new(pod)), second);
     }
 }
 
@@ -130,7 +133,7 @@ fn started(service_created: i64, pods: &[Pod], second: i64) -> Sim {
         sim.see_pod(pod.clone(), second);
     }
     sim.see(Event::Listed, second);
-    sim.see(Event::Service(Box::new(service_at(service_created))), second);
+    sim.see(Event::Service(Arc::new(service_at(service_created))), second);
     sim
 }
 
@@ -165,13 +168,13 @@ fn case_47_removals_and_spec_changes_are_covered_too() {
         s["metadata"]["creationTimestamp"] = at(100).to_string().into();
         s["spec"]["ports"][0]["targetPort"] = 9090.into();
     });
-    sim.see(Event::Service(Box::new(ports)), 150);
+    sim.see(Event::Service(Arc::new(ports)), 150);
     assert_eq!(sim.run(151), [Some(150)], "so has a change of the spec");
-    sim.see(Event::ServiceGone(service().key.clone()), 160);
+    sim.see(Event::ServiceGone(ServiceKey::of(&service())), 160);
     assert_eq!(sim.run(160), []);
     sim.slices.clear();
     sim.see(Event::SliceGone("ns".into(), "s0".into()), 161);
-    sim.see(Event::Service(Box::new(service_at(170))), 171);
+    sim.see(Event::Service(Arc::new(service_at(170))), 171);
     assert_eq!(sim.run(171), [Some(170)]);
 }
 
@@ -222,7 +225,7 @@ fn a_restart_reports_what_changed_meanwhile_and_nothing_older_than_the_former_le
     for slice in first.slices.values() {
         second.see(Event::Slice(Box::new(slice.clone())), 230);
     }
-    second.see(Event::Service(Box::new(service_at(100))), 230);
+    second.see(Event::Service(Arc::new(service_at(100))), 230);
     second.see_pod(pod_at(0, false, 210), 230);
     second.see_pod(pod_at(1, true, 50), 230);
     second.see_pod(pod_at(2, true, 50), 230);
@@ -234,7 +237,7 @@ fn a_restart_reports_what_changed_meanwhile_and_nothing_older_than_the_former_le
     for slice in second.slices.values() {
         third.see(Event::Slice(Box::new(slice.clone())), 330);
     }
-    third.see(Event::Service(Box::new(service_at(100))), 330);
+    third.see(Event::Service(Arc::new(service_at(100))), 330);
     third.see_pod(pod_at(0, true, 250), 330);
     third.see_pod(pod_at(1, true, 50), 330);
     third.see_pod(pod_at(2, true, 50), 330);
@@ -254,7 +257,7 @@ fn a_restart_with_nothing_to_do_writes_nothing() {
     for slice in first.slices.values() {
         second.see(Event::Slice(Box::new(slice.clone())), 230);
     }
-    second.see(Event::Service(Box::new(service_at(100))), 230);
+    second.see(Event::Service(Arc::new(service_at(100))), 230);
     second.see_pod(pod_at(0, true, 50), 230);
     second.see(Event::Listed, 230);
     assert_eq!(second.run(231), []);
@@ -281,8 +284,8 @@ fn slices_deleted_or_edited_by_hand_are_repaired() {
     let (name2, _) = sim.slices.first_key_value().expect("a slice");
     let mut slice = sim.slices[name2].clone();
     slice.endpoints.clear();
-    slice.generation += 5;
-    sim.slices.insert(slice.name.clone(), slice.clone());
+    slice.metadata.generation += 5;
+    sim.slices.insert(slice.metadata.name.clone(), slice.clone());
     sim.see(Event::Slice(Box::new(slice)), 120);
     assert_eq!(sim.run(121), [Some(120)]);
 }
@@ -295,7 +298,7 @@ fn microseconds_come_from_the_node_agents_annotation_when_it_tells_the_same_seco
             p["metadata"]["annotations"] = json!({ "pointsman.io/last-change-time": stamp });
             p["status"]["conditions"][0]["lastTransitionTime"] = "2026-01-01T00:00:05Z".into();
         })
-        .ready_changed
+        .ready_changed()
         .expect("a time")
         .to_string()
     };
@@ -339,7 +342,7 @@ fn changes_are_dated_by_their_own_source_and_never_in_the_future() {
         None
     );
     let mut leaving = ready.clone();
-    leaving.deletion_requested = Some(at(110));
+    leaving.metadata.deletion = Some(at(110));
     assert_eq!(
         endpoint_change(Some(&ready), Some(&leaving), at(200)),
         Some(at(110).end_of_second())
@@ -347,7 +350,7 @@ fn changes_are_dated_by_their_own_source_and_never_in_the_future() {
     let heard = Moment::from_micros(110_250_000);
     assert_eq!(endpoint_change(Some(&ready), Some(&leaving), heard), Some(heard));
     let mut finished = leaving.clone();
-    finished.finished = true;
+    finished.phase = pointsman_objects::pod::Phase::Failed;
     assert_eq!(
         endpoint_change(Some(&leaving), Some(&finished), at(120)),
         Some(at(120))
@@ -395,18 +398,18 @@ proptest! {
         let service = service_at(0);
         let mut tracker = TriggerTracker::new(None);
         tracker.begin(&service, true);
-        tracker.finish(&service.key);
+        tracker.finish(&ServiceKey::of(&service));
         let mut unreported: BTreeMap<usize, Moment> = BTreeMap::new();
         let mut unreported_service: Option<Moment> = None;
         for (index, op) in ops.iter().enumerate() {
             let moment = at(10 + index as i64);
             match op {
                 Op::Pod(pod) => {
-                    tracker.pod_changed(&service.key, &format!("p{pod}").into(), moment);
+                    tracker.pod_changed(&ServiceKey::of(&service), &format!("p{pod}").into(), moment);
                     unreported.entry(*pod).or_insert(moment);
                 }
                 Op::Service => {
-                    tracker.service_changed(&service.key, moment);
+                    tracker.service_changed(&ServiceKey::of(&service), moment);
                     unreported_service.get_or_insert(moment);
                 }
                 Op::Sync { fails_at } => {
@@ -421,7 +424,7 @@ proptest! {
                     let good = fails_at.filter(|at| *at < writes.len()).unwrap_or(writes.len());
                     dirty.iter().take(good * 2).for_each(|pod| { unreported.remove(pod); });
                     if good == writes.len() {
-                        tracker.finish(&service.key);
+                        tracker.finish(&ServiceKey::of(&service));
                         unreported_service = None;
                     } else {
                         tracker.fail(&service, writes[good..].iter().map(|write| &**write), moment);

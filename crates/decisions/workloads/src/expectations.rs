@@ -4,10 +4,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use jiff::{SignedDuration, Timestamp};
+use std::time::Duration;
+
+use pointsman_model::Moment;
 
 /// After this long an expectation was missed and the cache is believed again (upstream's 5 minutes).
-const LIFETIME: SignedDuration = SignedDuration::from_mins(5);
+const LIFETIME: Duration = Duration::from_secs(300);
 
 /// Creations and deletions of each controller that the cache has still to show, by controller uid.
 #[derive(Debug, Default)]
@@ -17,30 +19,30 @@ pub struct Expectations(HashMap<String, Expected>);
 struct Expected {
     created: HashSet<String>,
     deleted: HashSet<String>,
-    since: Timestamp,
+    since: Moment,
 }
 
 impl Expectations {
     /// The server answered a create with this pod uid.
-    pub fn created(&mut self, controller: &str, pod_uid: &str, now: Timestamp) {
+    pub fn created(&mut self, controller: &str, pod_uid: &str, now: Moment) {
         self.entry(controller, now).created.insert(pod_uid.to_owned());
     }
 
     /// The server accepted a delete of this pod uid.
-    pub fn deleted(&mut self, controller: &str, pod_uid: &str, now: Timestamp) {
+    pub fn deleted(&mut self, controller: &str, pod_uid: &str, now: Moment) {
         self.entry(controller, now).deleted.insert(pod_uid.to_owned());
     }
 
     /// Whether decisions can be made: everything expected is seen, or too long ago. `seen` tells of a
     /// pod uid whether the cache has it, and whether it is going away there.
-    pub fn satisfied(&mut self, controller: &str, now: Timestamp, seen: impl Fn(&str) -> Seen) -> bool {
+    pub fn satisfied(&mut self, controller: &str, now: Moment, seen: impl Fn(&str) -> Seen) -> bool {
         let Some(expected) = self.0.get_mut(controller) else {
             return true;
         };
         expected.created.retain(|uid| seen(uid) == Seen::Absent);
         expected.deleted.retain(|uid| seen(uid) == Seen::Present);
         let done = expected.created.is_empty() && expected.deleted.is_empty();
-        let expired = now.duration_since(expected.since) > LIFETIME;
+        let expired = now.since(expected.since) > LIFETIME;
         if done || expired {
             self.0.remove(controller);
         }
@@ -59,7 +61,7 @@ impl Expectations {
         self.0.remove(controller);
     }
 
-    fn entry(&mut self, controller: &str, now: Timestamp) -> &mut Expected {
+    fn entry(&mut self, controller: &str, now: Moment) -> &mut Expected {
         let expected = self.0.entry(controller.to_owned()).or_insert_with(|| Expected {
             created: HashSet::new(),
             deleted: HashSet::new(),
@@ -87,7 +89,7 @@ mod tests {
 
     #[test]
     fn creations_and_deletions_have_to_show_up() {
-        let now = Timestamp::UNIX_EPOCH;
+        let now = Moment::default();
         let mut expectations = Expectations::default();
         expectations.created("rs", "a", now);
         expectations.deleted("rs", "b", now);
@@ -106,10 +108,10 @@ mod tests {
 
     #[test]
     fn an_expectation_that_is_never_met_expires() {
-        let now = Timestamp::UNIX_EPOCH;
+        let now = Moment::default();
         let mut expectations = Expectations::default();
         expectations.created("rs", "a", now);
-        let later = now + SignedDuration::from_secs(301);
+        let later = now.after(Duration::from_secs(301));
         assert!(expectations.satisfied("rs", later, |_| Seen::Absent));
     }
 }

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use jiff::{SignedDuration, Timestamp};
+use std::time::Duration;
 
-use crate::pod::Pod;
+use pointsman_model::Moment;
+use pointsman_objects::Pod;
 
 /// How long a node may be missing before its pods are orphans (upstream's 40 s).
-const QUARANTINE: SignedDuration = SignedDuration::from_secs(40);
+const QUARANTINE: Duration = Duration::from_secs(40);
 /// Finished pods that are kept for their logs (`--terminated-pod-gc-threshold`).
 pub const DEFAULT_THRESHOLD: usize = 12_500;
 
@@ -50,7 +51,7 @@ pub struct Leftover {
 
 /// Since when nodes that pods name are missing.
 #[derive(Debug, Default)]
-pub struct Quarantine(BTreeMap<String, Timestamp>);
+pub struct Quarantine(BTreeMap<String, Moment>);
 
 impl Quarantine {
     /// Takes in which nodes are missing now; returns those that are for long enough. The edge asks the
@@ -59,11 +60,11 @@ impl Quarantine {
         &mut self,
         pods: impl IntoIterator<Item = &'a Pod>,
         nodes: &HashSet<&str>,
-        now: Timestamp,
+        now: Moment,
     ) -> BTreeSet<String> {
         let missing: BTreeSet<&str> = pods
             .into_iter()
-            .filter_map(Pod::node)
+            .filter_map(|pod| pod.node_name.as_deref())
             .filter(|node| !nodes.contains(node))
             .collect();
         self.0.retain(|node, _| missing.contains(node.as_str()));
@@ -73,7 +74,7 @@ impl Quarantine {
         let over = self
             .0
             .iter()
-            .filter(|(_, since)| now.duration_since(**since) >= QUARANTINE);
+            .filter(|(_, since)| now.since(**since) >= QUARANTINE);
         over.map(|(node, _)| node.clone()).collect()
     }
 }
@@ -83,18 +84,18 @@ pub fn leftovers(pods: &[&Pod], gone: &BTreeSet<String>, threshold: usize) -> Ve
     let mut leftovers = Vec::new();
     let mut finished: Vec<&Pod> = Vec::new();
     for pod in pods {
-        if pod.node().is_some_and(|node| gone.contains(node)) {
+        if pod.node_name.as_deref().is_some_and(|node| gone.contains(node)) {
             leftovers.push(leftover(pod, Reason::Orphaned));
-        } else if pod.deleting() && pod.node().is_none() {
+        } else if pod.is_terminating() && pod.node_name.as_deref().is_none() {
             leftovers.push(leftover(pod, Reason::TerminatingUnscheduled));
-        } else if pod.finished() {
+        } else if pod.is_finished() {
             finished.push(pod);
         }
     }
     // A threshold of 0 switches this off.
     if threshold > 0 && finished.len() > threshold {
         finished.sort_by(|a, b| {
-            let age = |pod: &Pod| (pod.metadata.creation_timestamp, pod.metadata.name.clone());
+            let age = |pod: &Pod| (pod.metadata.created, pod.metadata.name.clone());
             age(a).cmp(&age(b))
         });
         let surplus = finished.len() - threshold;
@@ -113,6 +114,6 @@ fn leftover(pod: &Pod, reason: Reason) -> Leftover {
         name: pod.metadata.name.to_string(),
         uid: pod.metadata.uid.to_string(),
         reason,
-        mark_failed: !pod.finished(),
+        mark_failed: !pod.is_finished(),
     }
 }

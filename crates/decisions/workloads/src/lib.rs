@@ -7,12 +7,6 @@ pub mod daemonset;
 pub mod deployment;
 pub mod expectations;
 pub mod gc;
-pub mod meta;
 pub mod ownership;
-pub mod pod;
 pub mod replicaset;
 pub mod scheduler;
-pub mod selector;
-pub mod template;
-
-pub use jiff::Timestamp;

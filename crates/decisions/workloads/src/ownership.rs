@@ -1,6 +1,6 @@
 //! Which objects belong to a controller, which should it adopt, and which let go?
 
-use crate::meta::{OwnerReference, controller};
+use pointsman_objects::OwnerReference;
 
 /// What a controller makes of one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,9 +24,9 @@ pub fn claim(
     matches: bool,
     object_deleting: bool,
 ) -> Claim {
-    match controller(owners) {
-        Some(owner) if owner.uid == uid && matches => Claim::Owned,
-        Some(owner) if owner.uid == uid && !controller_deleting => Claim::Release,
+    match owners.iter().find(|owner| owner.controller) {
+        Some(owner) if *owner.uid == *uid && matches => Claim::Owned,
+        Some(owner) if *owner.uid == *uid && !controller_deleting => Claim::Release,
         Some(_) => Claim::Other,
         None if matches && !controller_deleting && !object_deleting => Claim::Adopt,
         None => Claim::Other,

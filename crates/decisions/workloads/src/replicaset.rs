@@ -1,82 +1,16 @@
 //! How many pods should a ReplicaSet create or delete, and which ones go first?
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, HashMap};
-use std::time::Duration;
+use std::collections::HashMap;
 
-use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use pointsman_model::Moment;
+use pointsman_objects::workload::{ReplicaSetStatus, StatusCondition};
+use pointsman_objects::{Pod, ReplicaSet};
 
-use crate::meta::{Condition, Metadata, nullable, whole_second};
 use crate::ownership::{Claim, claim};
-use crate::pod::Pod;
-use crate::selector::{LabelSelector, LabelSource};
-use crate::template;
 
 /// Most pods created or deleted in one pass (upstream's burst).
 const BURST: usize = 500;
-
-/// A ReplicaSet.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub struct ReplicaSet {
-    /// Metadata.
-    pub metadata: Metadata,
-    /// Spec.
-    #[serde(deserialize_with = "nullable")]
-    pub spec: ReplicaSetSpec,
-    /// Status.
-    #[serde(deserialize_with = "nullable")]
-    pub status: ReplicaSetStatus,
-}
-
-/// A ReplicaSet's spec.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ReplicaSetSpec {
-    /// Pods wanted.
-    pub replicas: i32,
-    /// How long a pod must be ready to count as available.
-    pub min_ready_seconds: i32,
-    /// Its pods.
-    pub selector: LabelSelector,
-    /// What pods are made from.
-    pub template: Value,
-}
-
-impl Default for ReplicaSetSpec {
-    fn default() -> Self {
-        Self {
-            replicas: 1,
-            min_ready_seconds: 0,
-            selector: LabelSelector::default(),
-            template: Value::Null,
-        }
-    }
-}
-
-/// A ReplicaSet's status.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ReplicaSetStatus {
-    /// Pods there are.
-    pub replicas: i32,
-    /// Pods with all labels of the template.
-    pub fully_labeled_replicas: i32,
-    /// Ready pods.
-    pub ready_replicas: i32,
-    /// Pods ready for long enough.
-    pub available_replicas: i32,
-    /// Pods on their way out.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub terminating_replicas: Option<i32>,
-    /// The generation this status tells of.
-    pub observed_generation: i64,
-    /// Conditions.
-    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
-    pub conditions: Vec<Condition>,
-}
 
 /// What to do for a ReplicaSet.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -92,7 +26,7 @@ pub struct ReplicaSetPlan {
     /// The status to write, if it differs from the one there is.
     pub status: Option<ReplicaSetStatus>,
     /// When the answer may change without an event: a ready pod becomes available.
-    pub look_again: Option<Timestamp>,
+    pub look_again: Option<Moment>,
 }
 
 /// Decides for one ReplicaSet.
@@ -105,19 +39,19 @@ pub fn plan(
     pods: &[&Pod],
     siblings: &HashMap<String, usize>,
     failure: Option<&str>,
-    now: Timestamp,
+    now: Moment,
 ) -> ReplicaSetPlan {
     let mut plan = ReplicaSetPlan::default();
     let mut mine = Vec::new();
-    for pod in pods.iter().copied().filter(|pod| !pod.finished()) {
+    for pod in pods.iter().copied().filter(|pod| !pod.is_finished()) {
         let matches = set.spec.selector.matches(&pod.metadata.labels);
         let owners = &pod.metadata.owner_references;
         match claim(
             &set.metadata.uid,
-            set.metadata.deleting(),
+            set.metadata.is_terminating(),
             owners,
             matches,
-            pod.deleting(),
+            pod.is_terminating(),
         ) {
             Claim::Owned => mine.push(pod),
             Claim::Adopt => plan.adopt.push(identity(pod)),
@@ -125,11 +59,12 @@ pub fn plan(
             Claim::Other => {}
         }
     }
-    let (leaving, mut active): (Vec<&Pod>, Vec<&Pod>) = mine.into_iter().partition(|pod| pod.deleting());
+    let (leaving, mut active): (Vec<&Pod>, Vec<&Pod>) =
+        mine.into_iter().partition(|pod| pod.is_terminating());
     let have = active.len() + plan.adopt.len();
     let want = usize::try_from(set.spec.replicas).unwrap_or(0);
     let mut surplus = 0;
-    if !set.metadata.deleting() {
+    if !set.metadata.is_terminating() {
         plan.create = want.saturating_sub(have).min(BURST);
         surplus = have.saturating_sub(want).min(BURST).min(active.len());
         if surplus > 0 {
@@ -145,34 +80,30 @@ pub fn plan(
     plan
 }
 
-/// The pod to create.
-pub fn new_pod(set: &ReplicaSet) -> Value {
-    let owner = set.metadata.as_owner("ReplicaSet");
-    template::pod(
-        &set.spec.template,
-        &set.metadata.namespace,
-        &set.metadata.name,
-        &owner,
-    )
-}
-
 /// Active pods per node, over all ReplicaSets of one owner.
 pub fn count_by_node<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> HashMap<String, usize> {
     let mut counts = HashMap::new();
-    for pod in pods.into_iter().filter(|pod| pod.active()) {
-        *counts.entry(pod.node().unwrap_or("").to_owned()).or_default() += 1;
+    for pod in pods.into_iter().filter(|pod| pod.is_active()) {
+        *counts
+            .entry(pod.node_name.as_deref().unwrap_or("").to_owned())
+            .or_default() += 1;
     }
     counts
 }
 
 /// Which of two pods is missed less: it is deleted first. Upstream's order, rule by rule.
-pub fn deletion_order(a: &Pod, b: &Pod, siblings: &HashMap<String, usize>, now: Timestamp) -> Ordering {
-    let crowd = |pod: &Pod| siblings.get(pod.node().unwrap_or("")).copied().unwrap_or(0);
+pub fn deletion_order(a: &Pod, b: &Pod, siblings: &HashMap<String, usize>, now: Moment) -> Ordering {
+    let crowd = |pod: &Pod| {
+        siblings
+            .get(pod.node_name.as_deref().unwrap_or(""))
+            .copied()
+            .unwrap_or(0)
+    };
     let placed = |pod: &Pod| {
         (
-            pod.node().is_some(),
-            pod.status.phase,
-            pod.ready(),
+            pod.node_name.as_deref().is_some(),
+            pod.phase,
+            pod.is_ready(),
             pod.deletion_cost(),
         )
     };
@@ -180,36 +111,33 @@ pub fn deletion_order(a: &Pod, b: &Pod, siblings: &HashMap<String, usize>, now: 
         .cmp(&placed(b))
         .then_with(|| crowd(b).cmp(&crowd(a)))
         .then_with(|| {
-            if a.ready() && b.ready() {
+            if a.is_ready() && b.is_ready() {
                 by_age(a, b, a.ready_since(), b.ready_since(), now)
             } else {
                 Ordering::Equal
             }
         })
-        .then_with(|| b.restarts().cmp(&a.restarts()))
-        .then_with(|| {
-            by_age(
-                a,
-                b,
-                a.metadata.creation_timestamp,
-                b.metadata.creation_timestamp,
-                now,
-            )
-        })
+        .then_with(|| b.restarts.cmp(&a.restarts))
+        .then_with(|| by_age(a, b, a.metadata.created, b.metadata.created, now))
         .then_with(|| a.metadata.uid.cmp(&b.metadata.uid))
 }
 
 /// Younger first, ages compared by powers of two: among pods of about the same age the choice is
 /// arbitrary but fixed, so that not always the same failure domain is hit.
-fn by_age(a: &Pod, b: &Pod, at: Option<Timestamp>, bt: Option<Timestamp>, now: Timestamp) -> Ordering {
+fn by_age(a: &Pod, b: &Pod, at: Option<Moment>, bt: Option<Moment>, now: Moment) -> Ordering {
     let (Some(at), Some(bt)) = (at, bt) else {
         return at.is_some().cmp(&bt.is_some());
     };
     if at == bt {
         return Ordering::Equal;
     }
-    let rank =
-        |at: Timestamp| u64::try_from(now.duration_since(at).as_nanos()).map_or(0, |age| age.max(1).ilog2());
+    let rank = |at: Moment| {
+        if at > now {
+            0
+        } else {
+            now.since(at).as_nanos().max(1).ilog2()
+        }
+    };
     rank(at)
         .cmp(&rank(bt))
         .then_with(|| a.metadata.uid.cmp(&b.metadata.uid))
@@ -220,14 +148,9 @@ fn status(
     active: &[&Pod],
     leaving: usize,
     failure: Option<&str>,
-    now: Timestamp,
+    now: Moment,
 ) -> ReplicaSetStatus {
-    let labels: BTreeMap<String, String> = set
-        .spec
-        .template
-        .pointer("/metadata/labels")
-        .and_then(|labels| serde_json::from_value(labels.clone()).ok())
-        .unwrap_or_default();
+    let labels = set.spec.template.labels();
     let count = |test: &dyn Fn(&Pod) -> bool| active.iter().filter(|pod| test(pod)).count() as i32;
     let mut conditions = set.status.conditions.clone();
     let wrong_count = active.len() as i64 - i64::from(set.spec.replicas);
@@ -237,7 +160,7 @@ fn status(
                 .iter()
                 .all(|condition| condition.r#type != "ReplicaFailure") =>
         {
-            conditions.push(Condition {
+            conditions.push(StatusCondition {
                 r#type: "ReplicaFailure".into(),
                 status: "True".into(),
                 reason: if wrong_count < 0 {
@@ -247,7 +170,7 @@ fn status(
                 }
                 .into(),
                 message: message.into(),
-                last_transition_time: Some(whole_second(now)),
+                last_transition_time: Some(now.start_of_second()),
                 last_update_time: None,
             });
         }
@@ -259,10 +182,10 @@ fn status(
         fully_labeled_replicas: count(&|pod| {
             labels
                 .iter()
-                .all(|(key, value)| pod.metadata.labels.label(key) == Some(value))
+                .all(|(key, value)| pod.metadata.labels.get(key) == Some(value))
         }),
-        ready_replicas: count(&|pod| pod.ready()),
-        available_replicas: count(&|pod| pod.available_at(min_ready(set)).is_some_and(|at| at <= now)),
+        ready_replicas: count(&|pod| pod.is_ready()),
+        available_replicas: count(&|pod| pod.available_at(set.min_ready()).is_some_and(|at| at <= now)),
         // Servers without this field would drop it and we would write it again and again.
         terminating_replicas: set.status.terminating_replicas.map(|_| leaving as i32),
         observed_generation: set.metadata.generation,
@@ -270,16 +193,12 @@ fn status(
     }
 }
 
-fn next_available(set: &ReplicaSet, active: &[&Pod], now: Timestamp) -> Option<Timestamp> {
+fn next_available(set: &ReplicaSet, active: &[&Pod], now: Moment) -> Option<Moment> {
     active
         .iter()
-        .filter_map(|pod| pod.available_at(min_ready(set)))
+        .filter_map(|pod| pod.available_at(set.min_ready()))
         .filter(|at| *at > now)
         .min()
-}
-
-fn min_ready(set: &ReplicaSet) -> Duration {
-    Duration::from_secs(u64::try_from(set.spec.min_ready_seconds).unwrap_or(0))
 }
 
 fn identity(pod: &Pod) -> (String, String) {

@@ -3,11 +3,13 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use common::at;
-use pointsman_workloads::daemonset::{DaemonSet, DaemonSetPlan, HASH_LABEL, new_pod, plan, target};
-use pointsman_workloads::pod::Pod;
-use pointsman_workloads::scheduler::Node;
+use pointsman_model::{Labels, Moment};
+use pointsman_objects::template::{DAEMON_HASH_LABEL as HASH_LABEL, Template};
+use pointsman_objects::{DaemonSet, Node, Pod};
+use pointsman_workloads::daemonset::{DaemonSetPlan, plan, target};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -78,7 +80,7 @@ impl Cluster {
         let plan = self.plan();
         for node in &plan.create {
             self.serial += 1;
-            let mut pod = new_pod(&self.set, node);
+            let mut pod = self.set.new_pod(node);
             let name = format!("p{}", self.serial);
             pod["metadata"]["name"] = name.as_str().into();
             pod["metadata"]["uid"] = name.into();
@@ -115,7 +117,12 @@ impl Cluster {
     fn settle(&mut self) {
         for _ in 0..200 {
             let plan = self.step();
-            if plan.is_empty() && self.read().iter().all(|pod| pod.ready() && !pod.deleting()) {
+            if plan.is_empty()
+                && self
+                    .read()
+                    .iter()
+                    .all(|pod| pod.is_ready() && !pod.is_terminating())
+            {
                 return;
             }
             for index in (0..self.pods.len()).rev() {
@@ -127,8 +134,10 @@ impl Cluster {
 
     fn served(&self) -> BTreeSet<String> {
         let pods = self.read();
-        let ready = pods.iter().filter(|pod| pod.ready() && !pod.deleting());
-        ready.filter_map(|pod| pod.node().map(str::to_owned)).collect()
+        let ready = pods.iter().filter(|pod| pod.is_ready() && !pod.is_terminating());
+        ready
+            .filter_map(|pod| pod.node_name.as_deref().map(str::to_owned))
+            .collect()
     }
 }
 
@@ -140,7 +149,7 @@ fn every_node_that_fits_gets_one_pod_and_others_none() {
     let silent = json!([{ "key": "node.kubernetes.io/unreachable", "effect": "NoExecute" }]);
     cluster.nodes.push(node("silent", silent));
     let mut other = node("windows", json!([]));
-    other.metadata.labels = serde_json::from_value(json!({ "os": "windows" })).unwrap();
+    other.metadata.labels = Labels::new([("os", "windows")]);
     cluster.nodes.push(other);
     cluster.settle();
     let expected = ["n1", "n2", "n3", "silent"].map(str::to_owned);
@@ -163,17 +172,11 @@ fn a_pod_that_ended_is_replaced_after_a_pause_and_a_double_is_removed() {
     let mut cluster = Cluster::new(1, json!({}));
     cluster.settle();
     cluster.pods[0]["status"] = json!({ "phase": "Failed" });
-    let created: jiff::Timestamp = cluster.pods[0]["metadata"]["creationTimestamp"]
-        .as_str()
-        .unwrap()
-        .parse()
-        .unwrap();
+    let created = cluster.pods[0]["metadata"]["creationTimestamp"].as_str();
+    let created = Moment::parse(created.unwrap()).unwrap();
     let plan = cluster.plan();
     assert!(plan.delete.is_empty() && plan.create.is_empty(), "{plan:?}");
-    assert_eq!(
-        plan.look_again,
-        Some(created + jiff::SignedDuration::from_secs(10))
-    );
+    assert_eq!(plan.look_again, Some(created.after(Duration::from_secs(10))));
     cluster.second += 10;
     assert_eq!(cluster.plan().delete.len(), 1);
     cluster.settle();
@@ -203,14 +206,14 @@ fn pods_for_a_node_that_is_gone_are_removed_while_nobody_runs_them() {
 fn a_set_that_is_deleted_or_waits_for_the_user_replaces_nothing() {
     let mut cluster = Cluster::new(2, json!({}));
     cluster.settle();
-    cluster.set.spec.template["spec"]["containers"][0]["image"] = "v2".into();
+    cluster.set.spec.template.0["spec"]["containers"][0]["image"] = "v2".into();
     cluster.set.spec.update_strategy.r#type = "OnDelete".into();
     let plan = cluster.plan();
     assert!(plan.delete.is_empty() && plan.create.is_empty(), "{plan:?}");
     assert_eq!(plan.status.unwrap().updated_number_scheduled, 0);
     cluster.set.spec.update_strategy.r#type = "RollingUpdate".into();
     assert_eq!(cluster.plan().delete.len(), 1);
-    cluster.set.metadata.deletion_timestamp = Some(at(0));
+    cluster.set.metadata.deletion = Some(at(0));
     cluster.nodes.extend([node("n9", json!([]))]);
     let plan = cluster.plan();
     assert!(plan.delete.is_empty() && plan.create.is_empty(), "{plan:?}");
@@ -225,11 +228,11 @@ fn odd_templates_are_no_reason_to_panic() {
         json!({ "metadata": { "labels": [] } }),
     ] {
         let mut set = daemon_set(json!({}));
-        set.spec.template = odd;
+        set.spec.template = Template(odd);
         let node = node("n1", json!([]));
         let plan = plan(&set, &[], &[&node], at(0));
         assert_eq!(plan.create, ["n1"]);
-        assert!(new_pod(&set, "n1")["metadata"]["labels"][HASH_LABEL].is_string());
+        assert!(set.new_pod("n1")["metadata"]["labels"][HASH_LABEL].is_string());
     }
 }
 
@@ -245,7 +248,7 @@ proptest! {
         let (surge, unavailable) = if surges { (bound, 0) } else { (0, bound) };
         let mut cluster = Cluster::new(count, json!({ "maxSurge": surge, "maxUnavailable": unavailable }));
         cluster.settle();
-        cluster.set.spec.template["spec"]["containers"][0]["image"] = "v2".into();
+        cluster.set.spec.template.0["spec"]["containers"][0]["image"] = "v2".into();
         for chosen in moves {
             cluster.step();
             if !cluster.pods.is_empty() {

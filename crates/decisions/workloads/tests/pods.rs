@@ -5,10 +5,10 @@ mod common;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use common::at;
+use pointsman_objects::{Node, Pod, ReplicaSet};
 use pointsman_workloads::gc::{Quarantine, Reason, leftovers};
-use pointsman_workloads::pod::Pod;
-use pointsman_workloads::replicaset::{ReplicaSet, count_by_node, plan};
-use pointsman_workloads::scheduler::{Load, Node, is_pending, place};
+use pointsman_workloads::replicaset::{count_by_node, plan};
+use pointsman_workloads::scheduler::{Load, is_pending, place};
 use serde_json::{Value, json};
 
 fn pod(name: &str, edit: impl FnOnce(&mut Value)) -> Pod {
@@ -186,7 +186,7 @@ fn pods_are_spread_by_owner_then_by_load() {
     for _ in 0..3 {
         let place = place(&new, &nodes, &load).expect("a node").to_owned();
         load.add(&new, &place);
-        places.push(place);
+        places.push(place.to_string());
     }
     assert_eq!(places, ["n3", "n2", "n1"]);
 }
@@ -211,13 +211,16 @@ fn nodes_refuse_with_a_reason() {
          1 node(s) were not ready, 1 node(s) were unschedulable."
     );
     let tolerant = pending(|p| p["spec"]["tolerations"] = json!([{ "key": "team", "value": "a" }]));
-    assert_eq!(place(&tolerant, &nodes, &Load::default()), Ok("dedicated"));
+    assert_eq!(
+        place(&tolerant, &nodes, &Load::default()),
+        Ok(&"dedicated".into())
+    );
     let nodes = [node("a", taints(soft)), node("b", |_| {})];
     let mut load = Load::default();
-    (0..50).for_each(|_| load.add(&pod("x", |_| {}), "b"));
+    (0..50).for_each(|_| load.add(&pod("x", |_| {}), &"b".into()));
     assert_eq!(
         place(&pending(|_| {}), &nodes, &load),
-        Ok("b"),
+        Ok(&"b".into()),
         "better crowded than avoided"
     );
     assert_eq!(
@@ -230,7 +233,7 @@ fn nodes_refuse_with_a_reason() {
 fn selectors_and_required_affinity_are_obeyed() {
     let nodes = [node("n1", |_| {}), node("n2", |_| {})];
     let selecting = pending(|p| p["spec"]["nodeSelector"] = json!({ "kubernetes.io/hostname": "n2" }));
-    assert_eq!(place(&selecting, &nodes, &Load::default()), Ok("n2"));
+    assert_eq!(place(&selecting, &nodes, &Load::default()), Ok(&"n2".into()));
     let affine = |terms: Value| {
         pending(|p| {
             p["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"] =
@@ -240,7 +243,7 @@ fn selectors_and_required_affinity_are_obeyed() {
     let not_n1 = affine(
         json!([{ "matchFields": [{ "key": "metadata.name", "operator": "NotIn", "values": ["n1"] }] }]),
     );
-    assert_eq!(place(&not_n1, &nodes, &Load::default()), Ok("n2"));
+    assert_eq!(place(&not_n1, &nodes, &Load::default()), Ok(&"n2".into()));
     assert!(
         place(&affine(json!([{}])), &nodes, &Load::default()).is_err(),
         "an empty term matches nothing"

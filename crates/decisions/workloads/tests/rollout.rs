@@ -3,9 +3,11 @@
 mod common;
 
 use common::*;
+use pointsman_model::Labels;
+use pointsman_objects::template::Template;
 use pointsman_workloads::deployment::{HISTORY_ANNOTATION, REVISION_ANNOTATION};
 use proptest::prelude::*;
-use serde_json::{Value, json};
+use serde_json::json;
 
 fn settled(replicas: i32) -> Cluster {
     let mut cluster = Cluster::new(deployment(replicas, json!("25%"), json!("25%")));
@@ -21,15 +23,23 @@ fn a_new_deployment_gets_one_replica_set_and_finishes() {
     assert!(cluster.rollout_done());
     let set = &cluster.sets[0];
     assert_eq!(
-        set.metadata.annotations["team"], "a",
+        set.metadata.annotations.get("team"),
+        Some("a"),
         "annotations are handed down"
     );
     assert_eq!(
-        set.spec.selector.match_labels["pod-template-hash"],
-        set.metadata.labels["pod-template-hash"]
+        set.spec
+            .selector
+            .match_labels
+            .get("pod-template-hash")
+            .map(String::as_str),
+        set.metadata.labels.get("pod-template-hash")
     );
     assert!(set.metadata.name.starts_with("web-"));
-    assert_eq!(cluster.deployment.metadata.annotations[REVISION_ANNOTATION], "1");
+    assert_eq!(
+        cluster.deployment.metadata.annotations.get(REVISION_ANNOTATION),
+        Some("1")
+    );
     assert_eq!(cluster.deployment.status.unavailable_replicas, 0);
 }
 
@@ -51,8 +61,11 @@ fn an_update_is_a_second_revision_and_an_undo_makes_the_first_the_third() {
         .iter()
         .find(|set| set.spec.replicas > 0)
         .expect("the first");
-    assert_eq!(first.metadata.annotations[HISTORY_ANNOTATION], "1");
-    assert_eq!(cluster.deployment.metadata.annotations[REVISION_ANNOTATION], "3");
+    assert_eq!(first.metadata.annotations.get(HISTORY_ANNOTATION), Some("1"));
+    assert_eq!(
+        cluster.deployment.metadata.annotations.get(REVISION_ANNOTATION),
+        Some("3")
+    );
     assert!(cluster.rollout_done());
     assert_eq!(cluster.progress(), ("True", "NewReplicaSetAvailable"));
 }
@@ -108,7 +121,7 @@ fn a_rollout_that_stands_still_misses_its_deadline_and_recovers() {
         });
     }
     let strikes = cluster.plan().look_again.expect("a deadline");
-    cluster.second = strikes.as_second() - at(0).as_second();
+    cluster.second = i64::try_from(strikes.since(at(0)).as_secs()).expect("a short time");
     cluster.deployment_step();
     assert_eq!(cluster.progress(), ("False", "ProgressDeadlineExceeded"));
     assert!(!cluster.deployment_step(), "and then it is quiet");
@@ -133,7 +146,7 @@ fn old_replica_sets_beyond_the_history_limit_are_deleted() {
     let mut kept: Vec<&str> = cluster
         .sets
         .iter()
-        .map(|set| set.metadata.annotations[REVISION_ANNOTATION].as_str())
+        .filter_map(|set| set.metadata.annotations.get(REVISION_ANNOTATION))
         .collect();
     kept.sort();
     assert_eq!(kept, ["5", "6", "7"]);
@@ -163,11 +176,7 @@ fn a_change_of_size_in_the_middle_of_a_rollout_is_shared() {
 #[test]
 fn a_name_taken_by_a_stranger_leads_to_another_hash() {
     let mut cluster = Cluster::new(deployment(1, json!(1), json!(0)));
-    let name = |cluster: &Cluster| {
-        cluster.plan().create.expect("a set")["metadata"]["name"]
-            .as_str()
-            .map(str::to_owned)
-    };
+    let name = |cluster: &Cluster| cluster.plan().create.expect("a set").name;
     let first = name(&cluster);
     cluster.deployment.status = cluster.deployment.collided();
     assert_ne!(name(&cluster), first);
@@ -176,14 +185,11 @@ fn a_name_taken_by_a_stranger_leads_to_another_hash() {
 #[test]
 fn strangers_are_adopted_and_mismatches_let_go() {
     let mut cluster = settled(2);
-    cluster.sets[0].metadata.owner_references.clear();
+    cluster.sets[0].metadata.owner_references = Box::default();
     assert_eq!(cluster.plan().adopt.len(), 1);
     assert_eq!(cluster.plan().create, None, "first the adoption");
     let mut cluster = settled(2);
-    cluster.sets[0]
-        .metadata
-        .labels
-        .insert("app".into(), "other".into());
+    cluster.sets[0].metadata.labels = Labels::new([("app", "other")]);
     assert_eq!(cluster.plan().release.len(), 1);
 }
 
@@ -281,7 +287,7 @@ proptest! {
         prop_assert_eq!(cluster.available(), *replicas);
         prop_assert_eq!(cluster.pods.len() as i32, *replicas);
         prop_assert_eq!(cluster.sizes().len(), usize::from(*replicas > 0));
-        let image = |value: &Value| value["spec"]["containers"][0]["image"].clone();
+        let image = |template: &Template| template.0["spec"]["containers"][0]["image"].clone();
         for set in cluster.sets.iter().filter(|set| set.spec.replicas > 0) {
             prop_assert_eq!(image(&set.spec.template), image(&cluster.deployment.spec.template));
         }

@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 pub struct Reflector<T> {
     watcher: Watcher<T>,
     pause: Duration,
+    prepare: Box<dyn FnMut(&mut T) + Send>,
     readers: Vec<Reader<T>>,
 }
 
@@ -37,6 +38,7 @@ impl<T: DeserializeOwned + Send + Sync + 'static> Reflector<T> {
         Self {
             watcher,
             pause: Duration::ZERO,
+            prepare: Box::new(|_| {}),
             readers: Vec::new(),
         }
     }
@@ -45,6 +47,20 @@ impl<T: DeserializeOwned + Send + Sync + 'static> Reflector<T> {
     /// long and are handed over together. Lists, and an event after a time of quiet, are not held up.
     pub fn gather(self, pause: Duration) -> Self {
         Self { pause, ..self }
+    }
+
+    /// Changes every object before anybody gets it: to share what repeats from object to object.
+    pub fn prepare(self, prepare: impl FnMut(&mut T) + Send + 'static) -> Self {
+        let prepare = Box::new(prepare);
+        Self { prepare, ..self }
+    }
+
+    /// Adds a reader that looks at every event and needs no channel.
+    pub fn inspect(&mut self, mut look: impl FnMut(&Event<Arc<T>>) + Send + 'static) {
+        self.readers.push(Box::new(move |event| {
+            look(event);
+            Handed::Done
+        }));
     }
 
     /// Adds a reader: it is sent every event that `convert` makes something of.
@@ -76,10 +92,14 @@ impl<T: DeserializeOwned + Send + Sync + 'static> Reflector<T> {
     /// Watches until no reader is left.
     pub async fn run(self) {
         let mut events = Gathering::new(self.watcher, self.pause);
-        let mut readers = self.readers;
+        let (mut readers, mut prepare) = (self.readers, self.prepare);
         while !readers.is_empty() {
             for event in events.next().await {
-                hand_over(&mut readers, &event.map(Arc::new)).await;
+                let event = event.map(|mut object| {
+                    prepare(&mut object);
+                    Arc::new(object)
+                });
+                hand_over(&mut readers, &event).await;
             }
         }
     }

@@ -12,6 +12,7 @@ pub mod manager;
 pub mod nodes;
 
 mod serve;
+mod shared;
 mod workloads;
 mod writer;
 

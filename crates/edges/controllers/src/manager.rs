@@ -6,11 +6,12 @@ use crate::latency_profile;
 use crate::loops::Loop;
 use crate::nodes;
 use crate::serve;
+use crate::shared::Shared;
 use crate::workloads;
 use pointsman_api_client::election::{Election, Role};
 use pointsman_api_client::events::Recorder;
 use pointsman_api_client::{Client, ConnectError, connect};
-use pointsman_slices::Moment;
+use pointsman_model::Moment;
 use pointsman_telemetry::{BuildInfo, Definition, Gauge, Registry, register_process};
 use std::io;
 use std::net::SocketAddr;
@@ -171,24 +172,27 @@ async fn run_elected(mut context: Context, leadership: Leadership, leads: Gauge)
 /// Runs the loops until they are asked to stop; ends them when dropped.
 async fn run_loops(context: Context) -> Result<(), RunError> {
     let mut tasks: JoinSet<()> = JoinSet::new();
+    let mut shared = Shared::new(&context.client);
     let names: Vec<&str> = context.config.loops.iter().map(Loop::name).collect();
     tracing::info!(loops = names.join(","), "starting loops");
     let loops = &context.config.loops;
     let endpoints = loops.runs(Loop::EndpointSlices) || loops.runs(Loop::Endpoints);
     if endpoints {
-        tasks.spawn(endpoint_slices::run(context.clone()));
+        tasks.spawn(endpoint_slices::run(context.clone(), &mut shared));
     } else {
         context.ready.send_replace(true);
     }
     if workloads::wanted(&context) {
-        tasks.spawn(workloads::run(context.clone()));
+        tasks.spawn(workloads::run(context.clone(), &mut shared));
     }
     if nodes::wanted(&context) {
-        tasks.spawn(nodes::run(context.clone()));
+        tasks.spawn(nodes::run(context.clone(), &mut shared));
     }
     if loops.runs(Loop::LatencyProfile) {
-        tasks.spawn(latency_profile::run(context.clone()));
+        tasks.spawn(latency_profile::run(context.clone(), &mut shared));
     }
+    // Everybody has subscribed.
+    let _watches = shared.start();
     let mut stop = context.stop.clone();
     if tasks.is_empty() {
         let _ = stop.wait_for(|stop| *stop).await;

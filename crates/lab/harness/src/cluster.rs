@@ -186,7 +186,7 @@ impl Cluster {
         let since = std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
             .unwrap();
-        pointsman_slices::Moment::from_seconds(since.as_secs() as i64).to_string()
+        pointsman_model::Moment::from_seconds(since.as_secs() as i64).to_string()
     }
 
     async fn patch_status(&self, pod: &str, patch: &Value) {

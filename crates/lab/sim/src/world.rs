@@ -8,9 +8,9 @@ use crate::link::{Failure, Link, Outage, Weather};
 use crate::rollout::{Move, Rollout};
 use crate::scenario::{Heartbeats, Scenario, size};
 use fastrand::Rng;
-use jiff::Timestamp;
 use node::SimNode;
 use pointsman_latency_profile::{ReportPeriod, Values};
+use pointsman_model::Moment;
 use pointsman_node_health::evict::Evictor;
 use pointsman_node_health::{Monitor, Now, Settings};
 use std::time::Duration;
@@ -23,7 +23,7 @@ const SPREAD: Millis = seconds(60);
 const RENEWAL: Millis = seconds(10);
 const LEASE: Millis = seconds(40);
 /// When decisions about nodes that never reported are made, it is this late; no node here is one.
-const EPOCH: Timestamp = Timestamp::UNIX_EPOCH;
+const EPOCH: Moment = Moment::from_seconds(0);
 
 /// What became of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

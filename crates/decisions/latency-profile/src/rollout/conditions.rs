@@ -2,10 +2,9 @@
 
 use crate::state::Owner;
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 
 /// An aspect that each owner reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ConditionType {
     /// The component is being changed.
     Progressing,
@@ -16,7 +15,7 @@ pub enum ConditionType {
 }
 
 /// Whether it is so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Status {
     /// Yes.
     True,
@@ -48,26 +47,19 @@ pub struct Condition {
 }
 
 /// A condition as it is stored; whatever somebody wrote there can be read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
     /// Who says it.
-    #[serde(default)]
     pub owner: String,
     /// About what.
-    #[serde(default, rename = "type")]
     pub kind: String,
     /// Whether it is so.
-    #[serde(default)]
     pub status: String,
     /// When that changed last.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_transition_time: String,
     /// One word why.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
     /// A sentence why.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 

@@ -2,11 +2,9 @@
 
 use crate::state::Owner;
 use jiff::Timestamp;
-use serde::{Deserialize, Deserializer, Serialize};
 
 /// The one object that all owners write, each time on the condition that nobody else did.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ledger {
     /// Counts claims.
     pub epoch: u64,
@@ -19,8 +17,7 @@ pub struct Ledger {
 }
 
 /// The right to write one component once.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Claim {
     /// Whose component.
     pub owner: Owner,
@@ -39,8 +36,7 @@ pub struct Claim {
 }
 
 /// Why a profile is not rolled out any further.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Failure {
     /// Whose step failed.
     pub owner: Owner,
@@ -57,8 +53,7 @@ pub struct Failure {
 }
 
 /// What is in force everywhere.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Settled {
     /// Generation of the wanted profile.
     pub generation: i64,
@@ -72,37 +67,5 @@ impl Ledger {
         self.failure
             .as_ref()
             .filter(|failure| failure.generation == generation && failure.profile == profile)
-    }
-}
-
-impl<'de> Deserialize<'de> for Owner {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let name = String::deserialize(deserializer)?;
-        Self::parse(&name).ok_or_else(|| serde::de::Error::custom(format!("{name:?} is no owner")))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_ledger_reads_back_and_an_empty_one_is_fine() {
-        let ledger = Ledger {
-            epoch: 3,
-            claim: Some(Claim {
-                owner: Owner::KubeAPIServerOperator,
-                holder: "a".into(),
-                epoch: 3,
-                taken_over: true,
-                generation: 2,
-                since: Timestamp::UNIX_EPOCH,
-                held_since: Timestamp::UNIX_EPOCH,
-            }),
-            ..Ledger::default()
-        };
-        let text = serde_json::to_string(&ledger).unwrap();
-        assert_eq!(serde_json::from_str::<Ledger>(&text).unwrap(), ledger);
-        assert_eq!(serde_json::from_str::<Ledger>("{}").unwrap(), Ledger::default());
     }
 }

@@ -1,10 +1,10 @@
 //! A little world to plan in: builders in API JSON, and a store that carries out plans.
 #![allow(dead_code, reason = "every test file uses its own part")]
 
-use pointsman_slices::slice::Endpoint;
-use pointsman_slices::{
-    EndpointSlice, Inputs, Moment, Node, Nodes, Pod, Service, Settings, SlicePlan, ZoneCapacity, plan,
-};
+use pointsman_model::{Interner, Moment};
+use pointsman_objects::endpoint_slice::Endpoint;
+use pointsman_objects::{EndpointSlice, Node, Pod, Service};
+use pointsman_slices::{Inputs, NodeFacts, Nodes, Settings, SlicePlan, ZoneCapacity, plan};
 use serde_json::{Value, json};
 
 /// A ready pod of app `web` on node `n1` with one IPv4 address.
@@ -74,6 +74,10 @@ pub fn node(name: &str, zone: &str, cpu: &str) -> Node {
     .expect("a node")
 }
 
+pub fn facts(node: &Node) -> NodeFacts {
+    NodeFacts::of(node, &mut Interner::default())
+}
+
 /// One Service's world, and a store for its slices.
 #[derive(Clone)]
 pub struct World {
@@ -102,7 +106,10 @@ impl World {
     }
 
     pub fn set_nodes(&mut self, nodes: impl IntoIterator<Item = Node>) {
-        self.nodes = nodes.into_iter().map(|node| (node.name.clone(), node)).collect();
+        self.nodes = nodes
+            .into_iter()
+            .map(|node| (node.metadata.name.clone(), facts(&node)))
+            .collect();
         self.zones = ZoneCapacity::from_nodes(self.nodes.values());
     }
 
@@ -136,13 +143,13 @@ impl World {
             let slice = self
                 .slices
                 .iter_mut()
-                .find(|slice| slice.name == update.name)
+                .find(|slice| slice.metadata.name == update.name)
                 .expect("a known slice");
             update.apply(slice, None::<Moment>);
         }
         for delete in &plan.delete {
             let before = self.slices.len();
-            self.slices.retain(|slice| slice.name != delete.name);
+            self.slices.retain(|slice| slice.metadata.name != delete.name);
             assert_eq!(self.slices.len() + 1, before, "deleted a slice that is there");
         }
     }

@@ -12,112 +12,20 @@ mod status;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use pointsman_model::Moment;
+use pointsman_objects::template::DAEMON_HASH_LABEL;
+use pointsman_objects::workload::DaemonSetStatus;
+use pointsman_objects::{DaemonSet, Node, Pod};
 
-use crate::deployment::Amount;
-use crate::meta::{Condition, Metadata, nullable};
 use crate::ownership::{Claim, claim};
-use crate::pod::Pod;
-use crate::scheduler::Node;
-use crate::selector::{LabelSelector, LabelSource};
-use crate::template;
 
-pub use fit::{Fit, new_pod, target};
+pub use fit::{Fit, target};
 
-/// Label that tells the pods of a DaemonSet's revisions apart (upstream's name).
-pub const HASH_LABEL: &str = "controller-revision-hash";
 /// Most pods created or deleted in one pass (upstream's burst).
 const BURST: usize = 250;
 /// A pod that ended is replaced this long after it was created at the earliest, so that one that always
 /// fails does not keep everybody busy.
-const PAUSE: SignedDuration = SignedDuration::from_secs(10);
-
-/// A DaemonSet.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub struct DaemonSet {
-    /// Metadata.
-    pub metadata: Metadata,
-    /// Spec.
-    #[serde(deserialize_with = "nullable")]
-    pub spec: DaemonSetSpec,
-    /// Status.
-    #[serde(deserialize_with = "nullable")]
-    pub status: DaemonSetStatus,
-}
-
-/// A DaemonSet's spec.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct DaemonSetSpec {
-    /// Its pods.
-    pub selector: LabelSelector,
-    /// What pods are made from.
-    pub template: Value,
-    /// How pods are replaced.
-    #[serde(deserialize_with = "nullable")]
-    pub update_strategy: UpdateStrategy,
-    /// How long a pod must be ready to count as available.
-    pub min_ready_seconds: i32,
-}
-
-/// How pods are replaced.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct UpdateStrategy {
-    /// `RollingUpdate` (the default) or `OnDelete`.
-    pub r#type: String,
-    /// Bounds of a rolling update.
-    #[serde(deserialize_with = "nullable")]
-    pub rolling_update: Bounds,
-}
-
-/// Bounds of a rolling update.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Bounds {
-    /// Nodes that may have two pods meanwhile.
-    pub max_surge: Amount,
-    /// Nodes that may be without an available pod meanwhile.
-    pub max_unavailable: Amount,
-}
-
-impl Default for Bounds {
-    /// The API's defaults.
-    fn default() -> Self {
-        Self {
-            max_surge: Amount::Number(0),
-            max_unavailable: Amount::Number(1),
-        }
-    }
-}
-
-/// A DaemonSet's status.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct DaemonSetStatus {
-    /// Nodes that have a pod and should.
-    pub current_number_scheduled: i32,
-    /// Nodes that have a pod and should not.
-    pub number_misscheduled: i32,
-    /// Nodes that should have a pod.
-    pub desired_number_scheduled: i32,
-    /// Nodes with a ready pod.
-    pub number_ready: i32,
-    /// The generation this status tells of.
-    pub observed_generation: i64,
-    /// Nodes with a pod of the newest template.
-    pub updated_number_scheduled: i32,
-    /// Nodes with a pod that has been ready for long enough.
-    pub number_available: i32,
-    /// Nodes that should have such a pod and do not.
-    pub number_unavailable: i32,
-    /// Conditions.
-    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
-    pub conditions: Vec<Condition>,
-}
+const PAUSE: Duration = Duration::from_secs(10);
 
 /// What to do for a DaemonSet.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -133,7 +41,7 @@ pub struct DaemonSetPlan {
     /// The status to write, if it differs from the one there is.
     pub status: Option<DaemonSetStatus>,
     /// When the answer may change without an event.
-    pub look_again: Option<Timestamp>,
+    pub look_again: Option<Moment>,
 }
 
 impl DaemonSetPlan {
@@ -150,22 +58,25 @@ impl DaemonSetPlan {
 /// Decides the next step for one DaemonSet.
 ///
 /// `pods` are those of its namespace that it controls or selects, `nodes` all there are.
-pub fn plan(set: &DaemonSet, pods: &[&Pod], nodes: &[&Node], now: Timestamp) -> DaemonSetPlan {
+pub fn plan(set: &DaemonSet, pods: &[&Pod], nodes: &[&Node], now: Moment) -> DaemonSetPlan {
     let mut plan = DaemonSetPlan::default();
+    let sample = set.sample_pod();
     let mut places: BTreeMap<&str, Place<'_>> = nodes
         .iter()
-        .map(|node| (node.metadata.name.as_str(), Place::new(fit::fit(set, node))))
+        .map(|node| (&*node.metadata.name, Place::new(fit::fit(&sample, node))))
         .collect();
-    let hash = template::hash(&set.spec.template, 0);
+    let hash = set.spec.template.hash(0);
     for pod in pods.iter().copied() {
         let matches = set.spec.selector.matches(&pod.metadata.labels);
         let owners = &pod.metadata.owner_references;
-        let deleting = set.metadata.deleting();
-        match claim(&set.metadata.uid, deleting, owners, matches, pod.deleting()) {
+        let deleting = set.metadata.is_terminating();
+        match claim(&set.metadata.uid, deleting, owners, matches, pod.is_terminating()) {
             Claim::Owned => match target(pod).and_then(|node| places.get_mut(node)) {
                 Some(place) => place.put(pod, &hash),
                 // Its node is gone. If it was there already, garbage collection knows when to remove it.
-                None if pod.node().is_none() && pod.active() => plan.delete.push(identity(pod)),
+                None if pod.node_name.as_deref().is_none() && pod.is_active() => {
+                    plan.delete.push(identity(pod))
+                }
                 None => {}
             },
             Claim::Adopt => plan.adopt.push(identity(pod)),
@@ -175,7 +86,7 @@ pub fn plan(set: &DaemonSet, pods: &[&Pod], nodes: &[&Node], now: Timestamp) -> 
     }
     let status = status::status(set, &places, now);
     plan.look_again = next_look(set, &places, now);
-    if set.metadata.deleting() {
+    if set.metadata.is_terminating() {
         plan.delete.clear();
     } else if plan.adopt.is_empty() {
         // A pod that is about to be adopted may be what a node seems to miss.
@@ -215,15 +126,15 @@ impl<'a> Place<'a> {
     }
 
     fn put(&mut self, pod: &'a Pod, hash: &str) {
-        if pod.deleting() {
+        if pod.is_terminating() {
             self.leaving += 1;
-        } else if pod.finished() {
+        } else if pod.is_finished() {
             self.finished.push(pod);
         } else {
-            let is_new = pod.metadata.labels.label(HASH_LABEL) == Some(hash);
+            let is_new = pod.metadata.labels.get(DAEMON_HASH_LABEL) == Some(hash);
             let pods = if is_new { &mut self.new } else { &mut self.old };
             pods.push(pod);
-            pods.sort_by_key(|pod| (pod.metadata.creation_timestamp, &*pod.metadata.name));
+            pods.sort_by_key(|pod| (pod.metadata.created, &*pod.metadata.name));
         }
     }
 
@@ -237,7 +148,7 @@ impl<'a> Place<'a> {
 }
 
 /// Every node that fits gets a pod, and no node has more than one of each template.
-fn settle(places: &BTreeMap<&str, Place<'_>>, now: Timestamp, plan: &mut DaemonSetPlan) {
+fn settle(places: &BTreeMap<&str, Place<'_>>, now: Moment, plan: &mut DaemonSetPlan) {
     for (node, place) in places {
         match place.fit {
             Fit::Run if place.is_empty() => plan.create.push((*node).to_owned()),
@@ -258,11 +169,11 @@ fn settle(places: &BTreeMap<&str, Place<'_>>, now: Timestamp, plan: &mut DaemonS
 }
 
 /// Pods of older templates make room for new ones, as many at once as may be missing.
-fn update(set: &DaemonSet, places: &BTreeMap<&str, Place<'_>>, now: Timestamp, plan: &mut DaemonSetPlan) {
+fn update(set: &DaemonSet, places: &BTreeMap<&str, Place<'_>>, now: Moment, plan: &mut DaemonSetPlan) {
     let running = || places.iter().filter(|(_, place)| place.fit == Fit::Run);
     let desired = i32::try_from(running().count()).unwrap_or(i32::MAX);
     let bounds = &set.spec.update_strategy.rolling_update;
-    let available = |pod: &&Pod| set.is_available(pod, now);
+    let available = |pod: &&Pod| is_available(set, pod, now);
     let surge = bounds.max_surge.resolve(desired, true);
     if surge > 0 {
         let both = running().filter(|(_, place)| !place.new.is_empty() && !place.old.is_empty());
@@ -300,22 +211,15 @@ fn update(set: &DaemonSet, places: &BTreeMap<&str, Place<'_>>, now: Timestamp, p
     }
 }
 
-impl DaemonSet {
-    fn is_available(&self, pod: &Pod, now: Timestamp) -> bool {
-        pod.available_at(self.min_ready()).is_some_and(|at| at <= now)
-    }
-
-    fn min_ready(&self) -> Duration {
-        Duration::from_secs(u64::try_from(self.spec.min_ready_seconds).unwrap_or(0))
-    }
+fn is_available(set: &DaemonSet, pod: &Pod, now: Moment) -> bool {
+    pod.available_at(set.min_ready()).is_some_and(|at| at <= now)
 }
 
-fn replaceable_at(pod: &Pod) -> Timestamp {
-    let created = pod.metadata.creation_timestamp.unwrap_or(Timestamp::MIN);
-    created.checked_add(PAUSE).unwrap_or(Timestamp::MAX)
+fn replaceable_at(pod: &Pod) -> Moment {
+    pod.metadata.created.unwrap_or(Moment(i64::MIN)).after(PAUSE)
 }
 
-fn next_look(set: &DaemonSet, places: &BTreeMap<&str, Place<'_>>, now: Timestamp) -> Option<Timestamp> {
+fn next_look(set: &DaemonSet, places: &BTreeMap<&str, Place<'_>>, now: Moment) -> Option<Moment> {
     let pods = places.values().flat_map(Place::staying);
     let available = pods.filter_map(|pod| pod.available_at(set.min_ready()));
     let ended = places.values().flat_map(|place| &place.finished);

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use pointsman_model::Moment;
+use pointsman_objects::DaemonSet;
+use pointsman_objects::workload::DaemonSetStatus;
 
-use super::{DaemonSet, DaemonSetStatus, Fit, Place};
+use super::{Fit, Place, is_available};
 
-pub(super) fn status(set: &DaemonSet, places: &BTreeMap<&str, Place<'_>>, now: Timestamp) -> DaemonSetStatus {
+pub(super) fn status(set: &DaemonSet, places: &BTreeMap<&str, Place<'_>>, now: Moment) -> DaemonSetStatus {
     let mut status = DaemonSetStatus {
         observed_generation: set.metadata.generation,
         conditions: set.status.conditions.clone(),
@@ -21,8 +23,8 @@ pub(super) fn status(set: &DaemonSet, places: &BTreeMap<&str, Place<'_>>, now: T
         status.desired_number_scheduled += 1;
         status.current_number_scheduled += occupied;
         status.updated_number_scheduled += i32::from(!place.new.is_empty());
-        status.number_ready += i32::from(place.staying().any(|pod| pod.ready()));
-        status.number_available += i32::from(place.staying().any(|pod| set.is_available(pod, now)));
+        status.number_ready += i32::from(place.staying().any(|pod| pod.is_ready()));
+        status.number_available += i32::from(place.staying().any(|pod| is_available(set, pod, now)));
     }
     status.number_unavailable = status.desired_number_scheduled - status.number_available;
     status

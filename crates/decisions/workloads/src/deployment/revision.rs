@@ -2,12 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
+use pointsman_objects::template::{NewReplicaSet, ReplicaSetPatch};
+use pointsman_objects::{Deployment, ReplicaSet};
 
-use super::{Deployment, DeploymentPlan, ReplicaSetPatch, Sets};
-use crate::meta::OwnerReference;
-use crate::replicaset::ReplicaSet;
-use crate::template;
+use super::{DeploymentPlan, Sets};
 
 /// Annotation with a rollout's number.
 pub const REVISION_ANNOTATION: &str = "deployment.kubernetes.io/revision";
@@ -30,12 +28,12 @@ const OWN_ANNOTATIONS: [&str; 5] = [
 /// Finds the ReplicaSet of the present template: the oldest, should there be several.
 pub(super) fn sort<'a>(deployment: &Deployment, mut owned: Vec<&'a ReplicaSet>) -> Sets<'a> {
     owned.sort_by(|a, b| {
-        let age = |set: &ReplicaSet| (set.metadata.creation_timestamp, set.metadata.name.clone());
+        let age = |set: &ReplicaSet| (set.metadata.created, set.metadata.name.clone());
         age(a).cmp(&age(b))
     });
     let new = owned
         .iter()
-        .position(|set| template::same(&set.spec.template, &deployment.spec.template));
+        .position(|set| set.spec.template.same(&deployment.spec.template));
     let new = new.map(|index| owned.remove(index));
     Sets { new, old: owned }
 }
@@ -56,48 +54,23 @@ pub(super) fn revision(set: &ReplicaSet) -> i64 {
 /// The ReplicaSet for a template that has none.
 pub(super) fn create(deployment: &Deployment, sets: &Sets<'_>, replicas: i32, plan: &mut DeploymentPlan) {
     let metadata = &deployment.metadata;
-    let hash = template::hash(
-        &deployment.spec.template,
-        deployment.status.collision_count.unwrap_or(0),
-    );
-    let template = template::with_hash(&deployment.spec.template, &hash);
+    let collisions = deployment.status.collision_count.unwrap_or(0);
+    let hash = deployment.spec.template.hash(collisions);
     let revision = next_revision(sets).to_string();
     let mut annotations: BTreeMap<String, String> = inherited(deployment).collect();
     annotations.insert(REVISION_ANNOTATION.into(), revision.clone());
     annotations.extend(sizes(deployment));
-    let mut selector = deployment.spec.selector.clone();
-    selector
-        .match_labels
-        .insert(template::HASH_LABEL.into(), hash.clone());
     let name = format!("{}-{hash}", metadata.name);
-    let owner = OwnerReference {
-        api_version: "apps/v1".into(),
-        kind: "Deployment".into(),
-        name: metadata.name.clone(),
-        uid: metadata.uid.clone(),
-        controller: true,
-        block_owner_deletion: true,
-    };
-    let labels = template
-        .pointer("/metadata/labels")
-        .cloned()
-        .unwrap_or(Value::Null);
-    plan.create = Some(json!({
-        "apiVersion": "apps/v1",
-        "kind": "ReplicaSet",
-        "metadata": {
-            "name": name, "namespace": metadata.namespace, "labels": labels, "annotations": annotations,
-            "ownerReferences": [owner],
-        },
-        "spec": {
-            "replicas": replicas, "minReadySeconds": deployment.spec.min_ready_seconds, "selector": selector,
-            "template": template,
-        },
-    }));
     if replicas > 0 {
         plan.scaling_events
             .push(format!("Scaled up replica set {name} from 0 to {replicas}"));
     }
+    plan.create = Some(NewReplicaSet {
+        name,
+        hash,
+        replicas,
+        annotations,
+    });
     set_revision(deployment, revision, plan);
 }
 
@@ -118,8 +91,8 @@ pub(super) fn refresh(deployment: &Deployment, sets: &Sets<'_>, set: &ReplicaSet
     } else {
         present
     };
-    let changed =
-        inherited(deployment).filter(|(key, value)| set.metadata.annotations.get(key) != Some(value));
+    let changed = inherited(deployment)
+        .filter(|(key, value)| set.metadata.annotations.get(key) != Some(value.as_str()));
     patch.annotations.extend(changed);
     if set.spec.min_ready_seconds != deployment.spec.min_ready_seconds {
         patch.min_ready_seconds = Some(deployment.spec.min_ready_seconds);
@@ -136,7 +109,7 @@ pub(super) fn clean_up(deployment: &Deployment, sets: &Sets<'_>, plan: &mut Depl
         set.spec.replicas == 0
             && set.status.replicas == 0
             && set.status.observed_generation >= set.metadata.generation
-            && !set.metadata.deleting()
+            && !set.metadata.is_terminating()
     };
     let mut unused: Vec<&ReplicaSet> = sets.old.iter().filter(unused).copied().collect();
     unused.sort_by_key(|set| revision(set));
@@ -145,7 +118,7 @@ pub(super) fn clean_up(deployment: &Deployment, sets: &Sets<'_>, plan: &mut Depl
     plan.delete.extend(
         unused[..surplus]
             .iter()
-            .map(|set| (set.metadata.name.clone(), set.metadata.uid.clone())),
+            .map(|set| (set.metadata.name.to_string(), set.metadata.uid.to_string())),
     );
 }
 
@@ -162,12 +135,12 @@ pub(super) fn sizes(deployment: &Deployment) -> [(String, String); 2] {
 fn inherited(deployment: &Deployment) -> impl Iterator<Item = (String, String)> + '_ {
     let annotations = deployment.metadata.annotations.iter();
     annotations
-        .filter(|(key, _)| !OWN_ANNOTATIONS.contains(&key.as_str()))
-        .map(|(key, value)| (key.clone(), value.clone()))
+        .filter(|(key, _)| !OWN_ANNOTATIONS.contains(key))
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
 }
 
 fn set_revision(deployment: &Deployment, revision: String, plan: &mut DeploymentPlan) {
-    if deployment.metadata.annotations.get(REVISION_ANNOTATION) != Some(&revision) {
+    if deployment.metadata.annotations.get(REVISION_ANNOTATION) != Some(revision.as_str()) {
         plan.revision = Some(revision);
     }
 }

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::{Deployment, DeploymentPlan, Sets, revision, scale};
-use crate::replicaset::ReplicaSet;
+use pointsman_objects::{Deployment, ReplicaSet};
+
+use super::{DeploymentPlan, Sets, revision, scale};
 
 pub(super) fn roll(
     deployment: &Deployment,
@@ -40,7 +41,7 @@ fn recreate(
     if sets
         .old
         .iter()
-        .any(|set| pods.get(&set.metadata.uid).is_some_and(|count| *count > 0))
+        .any(|set| pods.get(&*set.metadata.uid).is_some_and(|count| *count > 0))
     {
         return;
     }

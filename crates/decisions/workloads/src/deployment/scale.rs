@@ -1,8 +1,9 @@
 //! How is a change of size shared between ReplicaSets in the middle of a rollout?
 
 use super::revision::{DESIRED_ANNOTATION, MAX_ANNOTATION, sizes};
-use super::{Deployment, DeploymentPlan, ReplicaSetPatch, Sets};
-use crate::replicaset::ReplicaSet;
+use super::{DeploymentPlan, Sets};
+use pointsman_objects::template::ReplicaSetPatch;
+use pointsman_objects::{Deployment, ReplicaSet};
 
 /// Whether the Deployment's size changed since its ReplicaSets were last scaled.
 pub(super) fn is_wanted(deployment: &Deployment, sets: &Sets<'_>) -> bool {
@@ -55,7 +56,7 @@ pub(super) fn resize(deployment: &Deployment, set: &ReplicaSet, replicas: i32, p
     patch.annotations.extend(
         sizes
             .into_iter()
-            .filter(|(key, value)| set.metadata.annotations.get(key) != Some(value)),
+            .filter(|(key, value)| set.metadata.annotations.get(key) != Some(value.as_str())),
     );
     if !patch.is_empty() {
         plan.patch.push(patch);

@@ -1,9 +1,12 @@
 //! How far is a rollout, in the words that `kubectl rollout` reads?
 
-use jiff::{SignedDuration, Timestamp};
+use std::time::Duration;
 
-use super::{Deployment, DeploymentPlan, DeploymentStatus, Sets};
-use crate::meta::{Condition, whole_second};
+use pointsman_model::Moment;
+use pointsman_objects::Deployment;
+use pointsman_objects::workload::{DeploymentStatus, ReplicaSetStatus, StatusCondition};
+
+use super::{DeploymentPlan, Sets};
 
 const AVAILABLE: &str = "Available";
 const PROGRESSING: &str = "Progressing";
@@ -11,9 +14,7 @@ const REPLICA_FAILURE: &str = "ReplicaFailure";
 
 /// The numbers of the status; conditions are those there were.
 pub(super) fn base(deployment: &Deployment, sets: &Sets<'_>) -> DeploymentStatus {
-    let sum = |count: fn(&crate::replicaset::ReplicaSetStatus) -> i32| {
-        sets.all().map(|set| count(&set.status)).sum()
-    };
+    let sum = |count: fn(&ReplicaSetStatus) -> i32| sets.all().map(|set| count(&set.status)).sum();
     let available: i32 = sum(|status| status.available_replicas);
     DeploymentStatus {
         observed_generation: deployment.metadata.generation,
@@ -42,9 +43,9 @@ pub(super) fn conditions(
     sets: &Sets<'_>,
     plan: &DeploymentPlan,
     status: &mut DeploymentStatus,
-    now: Timestamp,
-) -> Option<Timestamp> {
-    let now = whole_second(now);
+    now: Moment,
+) -> Option<Moment> {
+    let now = now.start_of_second();
     let (_, unavailable) = deployment.bounds();
     let enough = status.available_replicas >= deployment.replicas() - unavailable;
     let available = if enough {
@@ -100,7 +101,7 @@ pub(super) fn conditions(
         sets,
         plan,
         status,
-        SignedDuration::from_secs(deadline.into()),
+        Duration::from_secs(u64::try_from(deadline).unwrap_or(0)),
         now,
     )
 }
@@ -117,15 +118,15 @@ enum Progress {
     Advancing,
     TimedOut,
     /// Standing still; the deadline strikes then.
-    Waiting(Option<Timestamp>),
+    Waiting(Option<Moment>),
 }
 
 fn judge(
     deployment: &Deployment,
     plan: &DeploymentPlan,
     status: &DeploymentStatus,
-    deadline: SignedDuration,
-    now: Timestamp,
+    deadline: Duration,
+    now: Moment,
 ) -> Progress {
     let current = get(status, PROGRESSING);
     let reason = current.map_or("", |condition| condition.reason.as_str());
@@ -141,10 +142,7 @@ fn judge(
         return Progress::Resumed;
     }
     if let Some(created) = &plan.create {
-        let name = created
-            .pointer("/metadata/name")
-            .and_then(serde_json::Value::as_str);
-        return Progress::Created(name.unwrap_or("").to_owned());
+        return Progress::Created(created.name.clone());
     }
     // A finished rollout stays finished, whatever happens to its pods later.
     if status.replicas == status.updated_replicas && reason == "NewReplicaSetAvailable" {
@@ -159,12 +157,12 @@ fn judge(
     if reason == "ProgressDeadlineExceeded" {
         return Progress::AsBefore;
     }
-    let strikes = current.and_then(|condition| condition.last_update_time?.checked_add(deadline).ok());
+    let strikes = current.and_then(|condition| Some(condition.last_update_time?.after(deadline)));
     if strikes.is_some_and(|strikes| strikes < now) {
         return Progress::TimedOut;
     }
     // One second later, since the deadline has to be over.
-    Progress::Waiting(strikes.and_then(|strikes| strikes.checked_add(SignedDuration::from_secs(1)).ok()))
+    Progress::Waiting(strikes.map(|strikes| strikes.after(Duration::from_secs(1))))
 }
 
 /// Writes the Progressing condition; returns when the deadline strikes.
@@ -173,9 +171,9 @@ fn progress(
     sets: &Sets<'_>,
     plan: &DeploymentPlan,
     status: &mut DeploymentStatus,
-    deadline: SignedDuration,
-    now: Timestamp,
-) -> Option<Timestamp> {
+    deadline: Duration,
+    now: Moment,
+) -> Option<Moment> {
     let subject = match sets.new {
         Some(set) => format!("ReplicaSet {:?}", set.metadata.name),
         None => format!("Deployment {:?}", deployment.metadata.name),
@@ -218,7 +216,7 @@ fn progress(
         progress,
         Progress::Resumed | Progress::Created(_) | Progress::Advancing
     );
-    clock_runs.then(|| now.checked_add(deadline).ok()).flatten()
+    clock_runs.then(|| now.after(deadline))
 }
 
 /// Whether more new pods, fewer old pods, or more ready or available ones are there than before.
@@ -229,7 +227,7 @@ fn advanced(before: &DeploymentStatus, after: &DeploymentStatus) -> bool {
         || after.available_replicas > before.available_replicas
 }
 
-fn get<'a>(status: &'a DeploymentStatus, r#type: &str) -> Option<&'a Condition> {
+fn get<'a>(status: &'a DeploymentStatus, r#type: &str) -> Option<&'a StatusCondition> {
     status
         .conditions
         .iter()
@@ -237,19 +235,12 @@ fn get<'a>(status: &'a DeploymentStatus, r#type: &str) -> Option<&'a Condition> 
 }
 
 /// Sets a condition, unless it says the same already; its transition time changes with its status only.
-fn set(
-    status: &mut DeploymentStatus,
-    r#type: &str,
-    value: &str,
-    reason: &str,
-    message: String,
-    now: Timestamp,
-) {
+fn set(status: &mut DeploymentStatus, r#type: &str, value: &str, reason: &str, message: String, now: Moment) {
     let old = status
         .conditions
         .iter()
         .position(|condition| condition.r#type == r#type);
-    let mut condition = Condition {
+    let mut condition = StatusCondition {
         r#type: r#type.into(),
         status: value.into(),
         reason: reason.into(),

@@ -3,14 +3,14 @@
 
 use std::collections::HashMap;
 
-use pointsman_workloads::Timestamp;
-use pointsman_workloads::deployment::{self, Deployment};
-use pointsman_workloads::pod::Pod;
-use pointsman_workloads::replicaset::{self, ReplicaSet};
+use pointsman_model::{Labels, Moment};
+use pointsman_objects::metadata::{All, Annotations};
+use pointsman_objects::{Condition, ConditionStatus, Deployment, Pod, ReplicaSet};
+use pointsman_workloads::{deployment, replicaset};
 use serde_json::{Value, json};
 
-pub fn at(second: i64) -> Timestamp {
-    Timestamp::from_second(1_800_000_000 + second).expect("a time")
+pub fn at(second: i64) -> Moment {
+    Moment::from_seconds(1_800_000_000 + second)
 }
 
 pub fn deployment(replicas: i32, surge: Value, unavailable: Value) -> Deployment {
@@ -24,6 +24,15 @@ pub fn deployment(replicas: i32, surge: Value, unavailable: Value) -> Deployment
         },
     }))
     .expect("a deployment")
+}
+
+/// Sets annotations.
+pub fn extend(annotations: &mut Annotations<All>, more: impl IntoIterator<Item = (String, String)>) {
+    let known: Vec<(String, String)> = annotations
+        .iter()
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect();
+    *annotations = Annotations::new(Labels::new(known.into_iter().chain(more)));
 }
 
 pub struct Cluster {
@@ -46,12 +55,12 @@ impl Cluster {
         }
     }
 
-    pub fn now(&self) -> Timestamp {
+    pub fn now(&self) -> Moment {
         at(self.second)
     }
 
     pub fn set_image(&mut self, image: &str) {
-        self.deployment.spec.template["spec"]["containers"][0]["image"] = image.into();
+        self.deployment.spec.template.0["spec"]["containers"][0]["image"] = image.into();
         self.deployment.metadata.generation += 1;
     }
 
@@ -67,7 +76,7 @@ impl Cluster {
 
     pub fn plan(&self) -> deployment::DeploymentPlan {
         let mut counts: HashMap<String, usize> = HashMap::new();
-        for pod in self.pods.iter().filter(|pod| !pod.finished()) {
+        for pod in self.pods.iter().filter(|pod| !pod.is_finished()) {
             *counts
                 .entry(pod.controller_uid().unwrap_or("").to_owned())
                 .or_default() += 1;
@@ -84,7 +93,8 @@ impl Cluster {
     pub fn deployment_step(&mut self) -> bool {
         let plan = self.plan();
         let quiet = plan.is_empty();
-        if let Some(mut object) = plan.create {
+        if let Some(new) = plan.create {
+            let mut object = self.deployment.new_replica_set(&new);
             self.serial += 1;
             object["metadata"]["uid"] = format!("rs{}", self.serial).into();
             object["metadata"]["generation"] = 1.into();
@@ -98,7 +108,7 @@ impl Cluster {
                 .iter_mut()
                 .find(|set| set.metadata.name == patch.name)
                 .expect("a known set");
-            set.metadata.annotations.extend(patch.annotations);
+            extend(&mut set.metadata.annotations, patch.annotations);
             if let Some(replicas) = patch.replicas {
                 assert!(replicas >= 0);
                 set.spec.replicas = replicas;
@@ -107,13 +117,11 @@ impl Cluster {
             set.spec.min_ready_seconds = patch.min_ready_seconds.unwrap_or(set.spec.min_ready_seconds);
         }
         for (name, _) in plan.delete {
-            self.sets.retain(|set| set.metadata.name != name);
+            self.sets.retain(|set| *set.metadata.name != *name);
         }
         if let Some(revision) = plan.revision {
-            self.deployment
-                .metadata
-                .annotations
-                .insert(deployment::REVISION_ANNOTATION.into(), revision);
+            let annotation = [(deployment::REVISION_ANNOTATION.into(), revision)];
+            extend(&mut self.deployment.metadata.annotations, annotation);
         }
         if let Some(status) = plan.status {
             self.deployment.status = status;
@@ -140,7 +148,7 @@ impl Cluster {
                 ..Default::default()
             };
         for _ in 0..plan.create {
-            let mut object = replicaset::new_pod(&set);
+            let mut object = set.new_pod();
             self.serial += 1;
             let name = format!(
                 "{}{:04}",
@@ -160,7 +168,7 @@ impl Cluster {
                 .iter_mut()
                 .find(|pod| &*pod.metadata.name == name)
                 .expect("a known pod");
-            pod.metadata.deletion_timestamp = Some(now);
+            pod.metadata.deletion = Some(now);
         }
         if let Some(status) = plan.status {
             self.sets[index].status = status;
@@ -174,18 +182,18 @@ impl Cluster {
         let Some(pod) = self.pods.get_mut(index) else {
             return false;
         };
-        if pod.deleting() {
+        if pod.is_terminating() {
             self.pods.remove(index);
             return true;
         }
-        if pod.ready() {
+        if pod.is_ready() {
             return false;
         }
-        pod.status = serde_json::from_value(json!({
-            "phase": "Running",
-            "conditions": [{ "type": "Ready", "status": "True", "lastTransitionTime": now.to_string() }],
-        }))
-        .expect("a status");
+        pod.phase = pointsman_objects::pod::Phase::Running;
+        pod.ready_condition = Some(Condition {
+            status: ConditionStatus::True,
+            changed: Some(now),
+        });
         true
     }
 
@@ -208,7 +216,10 @@ impl Cluster {
     }
 
     pub fn available(&self) -> i32 {
-        self.pods.iter().filter(|pod| pod.active() && pod.ready()).count() as i32
+        self.pods
+            .iter()
+            .filter(|pod| pod.is_active() && pod.is_ready())
+            .count() as i32
     }
 
     pub fn wanted(&self) -> i32 {
@@ -223,7 +234,11 @@ impl Cluster {
             .filter(|set| set.spec.replicas > 0)
             .map(|set| {
                 (
-                    set.metadata.annotations[deployment::REVISION_ANNOTATION].clone(),
+                    set.metadata
+                        .annotations
+                        .get(deployment::REVISION_ANNOTATION)
+                        .expect("a revision")
+                        .to_owned(),
                     set.spec.replicas,
                 )
             })

@@ -49,23 +49,6 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
             }
         }
     }
-
-    /// The same for events that come all the time and may wait a little, such as heartbeats.
-    pub async fn forward_in_bunches<E>(
-        self,
-        sender: mpsc::Sender<E>,
-        pause: Duration,
-        convert: impl Fn(Event<T>) -> Option<E>,
-    ) {
-        let mut bunches = Gathering::new(self, pause);
-        loop {
-            for event in bunches.next().await.into_iter().filter_map(&convert) {
-                if sender.send(event).await.is_err() {
-                    return;
-                }
-            }
-        }
-    }
 }
 
 /// Gathers events that come all the time and may wait a little, such as heartbeats: once no more come

@@ -6,11 +6,14 @@
 
 use crate::writer::Writers;
 use pointsman_api_client::{ApiError, Client, DeleteOptions, ObjectKey, Patch, Resource};
+use pointsman_model::Moment;
+use pointsman_objects::Service;
+use pointsman_objects::endpoints::{CONTROLLER_NAME, Endpoints, MANAGED_BY_LABEL};
+use pointsman_slices::ServiceKey;
 use pointsman_slices::controller::Now;
-use pointsman_slices::endpoints::{CONTROLLER_NAME, Endpoints, MANAGED_BY_LABEL, desired};
+use pointsman_slices::endpoints::desired;
 use pointsman_slices::index::{Index, Touched};
 use pointsman_slices::queue::{Outcome, Pace, Tick, WorkQueue};
-use pointsman_slices::{Moment, Service, ServiceKey};
 use std::collections::{BTreeSet, HashMap, hash_map::DefaultHasher};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -62,7 +65,7 @@ impl Classic {
     /// Everything is listed: all Services have to be looked at, and Endpoints that lost theirs.
     pub fn listed(&mut self, index: &Index, now: Now) {
         self.listed = true;
-        let mut keys: Vec<ServiceKey> = index.services().map(|service| service.key.clone()).collect();
+        let mut keys: Vec<ServiceKey> = index.services().map(|service| ServiceKey::of(service)).collect();
         for (key, existing) in &self.existing {
             let ours = existing.shell.labels.get(MANAGED_BY_LABEL) == Some(CONTROLLER_NAME);
             if ours && index.service(key).is_none() {
@@ -143,7 +146,7 @@ impl Classic {
             }
             (Some((service, wanted)), existing) => {
                 let shown = existing.is_some_and(|existing| existing.shows(&wanted));
-                if shown || (existing.is_none() && service.deleting) {
+                if shown || (existing.is_none() && service.metadata.is_terminating()) {
                     return None;
                 }
                 Write::Put(
@@ -157,7 +160,7 @@ impl Classic {
         let mut trigger = self.unreported.remove(key);
         if let Write::Put(service, _, None) = &write {
             // Never reported before, so it counts from its creation.
-            trigger = trigger.into_iter().chain(service.created).min();
+            trigger = trigger.into_iter().chain(service.metadata.created).min();
         }
         Some(send(self.client.clone(), key.clone(), write, trigger))
     }
@@ -210,8 +213,8 @@ enum Write {
 async fn send(client: Client, key: ServiceKey, write: Write, trigger: Option<Moment>) -> Done {
     let api = client.api(Resource::ENDPOINTS, Some(&key.namespace));
     let outcome = match write {
-        Write::Put(service, wanted, existing) => {
-            let body = wanted.body(&service, existing.as_ref(), trigger);
+        Write::Put(_, wanted, existing) => {
+            let body = wanted.body(&key.namespace, &key.name, existing.as_ref(), trigger);
             let answer: Result<Endpoints, ApiError> = match existing {
                 Some(_) => api.patch(&key.name, Patch::Merge(body)).await,
                 None => api.create(body).await,

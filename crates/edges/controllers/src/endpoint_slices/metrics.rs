@@ -1,7 +1,8 @@
 //! What is measured about slices? Upstream's names, and the conditions of what churned.
 
+use pointsman_objects::Service;
+use pointsman_slices::ServiceKey;
 use pointsman_slices::controller::Job;
-use pointsman_slices::{Service, ServiceKey};
 use pointsman_telemetry::{Counter, Definition, Family, Gauge, Histogram, Registry, exponential_buckets};
 use std::collections::HashMap;
 

@@ -10,14 +10,17 @@ mod send;
 
 use crate::loops::Loop;
 use crate::manager::Context;
+use crate::shared::Shared;
 use crate::writer::{Writers, sleep_until};
 use classic::Classic;
 use pointsman_api_client::events::{News, Recorder, Severity, Subject};
 use pointsman_api_client::{ApiError, Client, Event as Seen, ObjectKey, Resource, Scope, Watcher};
+use pointsman_model::{Moment, Text};
+use pointsman_objects::endpoints::Endpoints;
+use pointsman_objects::{Interner, Service};
+use pointsman_slices::ServiceKey;
 use pointsman_slices::controller::{Controller, Event, Job, Now, Step};
-use pointsman_slices::endpoints::Endpoints;
 use pointsman_slices::queue::Pace;
-use pointsman_slices::{Moment, Service};
 use send::{Sent, send};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -34,7 +37,7 @@ const INBOX: usize = 1024;
 /// group of writes after the other, and the rules of every node wait for the slice, not for these.
 const AFTER_SLICES: Duration = Duration::from_millis(25);
 
-/// What the owner is told.
+/// What the owner gets.
 enum Input {
     Event(Event),
     /// An Endpoints object as it is now.
@@ -55,10 +58,19 @@ enum Source {
 }
 
 /// Runs until it is asked to stop; ends at once when dropped.
-pub(crate) async fn run(context: Context) {
+pub(crate) fn run(context: Context, shared: &mut Shared) -> impl Future<Output = ()> + Send + use<> {
+    let (sender, inbox) = mpsc::channel(INBOX);
+    let (watches, sources) = watch(&context, shared, sender);
+    work(context, inbox, watches, sources)
+}
+
+async fn work(
+    context: Context,
+    mut inbox: mpsc::Receiver<Input>,
+    _watches: JoinSet<()>,
+    sources: BTreeSet<Source>,
+) {
     let mut stop = context.stop.clone();
-    let (sender, mut inbox) = mpsc::channel(INBOX);
-    let (_watches, sources) = watch(&context, sender);
     let mut owner = Owner::new(context, sources);
     let mut batch = Vec::with_capacity(INBOX);
     loop {
@@ -90,46 +102,47 @@ async fn next_classic(classic: &mut Option<Classic>) -> classic::Done {
     }
 }
 
-/// Starts the watches; they end with the returned set.
-fn watch(context: &Context, sender: mpsc::Sender<Input>) -> (JoinSet<()>, BTreeSet<Source>) {
+/// Subscribes to what is shared and starts the other watches, which end with the returned set.
+fn watch(
+    context: &Context,
+    shared: &mut Shared,
+    sender: mpsc::Sender<Input>,
+) -> (JoinSet<()>, BTreeSet<Source>) {
     let client = &context.client;
     let mut tasks = JoinSet::new();
     let mut sources = BTreeSet::from([Source::Pods, Source::Services, Source::Nodes, Source::Slices]);
-    let pods = Watcher::new(client.clone(), Scope::all(Resource::PODS));
-    tasks.spawn(pods.forward(sender.clone(), |event| {
-        input(
-            event,
-            Source::Pods,
-            |pod| Event::Pod(Box::new(pod)),
-            |namespace, name| Event::PodGone(namespace.into(), name.into()),
-        )
-    }));
-    let services = Watcher::new(client.clone(), Scope::all(Resource::SERVICES));
-    tasks.spawn(services.forward(sender.clone(), |event| {
-        input(
-            event,
-            Source::Services,
-            |service| Event::Service(Box::new(service)),
-            |namespace, name| Event::ServiceGone(pointsman_slices::ServiceKey::new(namespace, name)),
-        )
-    }));
-    let nodes = Watcher::new(client.clone(), Scope::all(Resource::NODES));
-    tasks.spawn(nodes.forward(sender.clone(), |event| {
-        input(
-            event,
-            Source::Nodes,
-            |node| Event::Node(Box::new(node)),
-            |_, name| Event::NodeGone(name.into()),
-        )
+    shared.pods.subscribe(sender.clone(), |event| match event {
+        Seen::Init => None,
+        Seen::Applied { object, .. } => Some(Input::Event(Event::Pod(object.clone()))),
+        Seen::Deleted { key, .. } => Some(gone(key, Event::PodGone)),
+        Seen::Synced(_) => Some(Input::Listed(Source::Pods)),
+    });
+    shared.nodes.subscribe(sender.clone(), |event| match event {
+        Seen::Init => None,
+        Seen::Applied { object, .. } => Some(Input::Event(Event::Node(object.clone()))),
+        Seen::Deleted { key, .. } => Some(Input::Event(Event::NodeGone(key.name().into()))),
+        Seen::Synced(_) => Some(Input::Listed(Source::Nodes)),
+    });
+    let mut interner = Interner::default();
+    let services = Watcher::<Service>::new(client.clone(), Scope::all(Resource::SERVICES));
+    tasks.spawn(services.forward(sender.clone(), move |event| match event {
+        Seen::Init => None,
+        Seen::Applied { mut object, .. } => {
+            object.intern(&mut interner);
+            Some(Input::Event(Event::Service(Arc::new(object))))
+        }
+        Seen::Deleted { key, .. } => {
+            let key = ServiceKey::new(key.namespace(), key.name());
+            Some(Input::Event(Event::ServiceGone(key)))
+        }
+        Seen::Synced(_) => Some(Input::Listed(Source::Services)),
     }));
     let slices = Watcher::new(client.clone(), Scope::all(Resource::ENDPOINT_SLICES));
-    tasks.spawn(slices.forward(sender.clone(), |event| {
-        input(
-            event,
-            Source::Slices,
-            |slice| Event::Slice(Box::new(slice)),
-            |namespace, name| Event::SliceGone(namespace.into(), name.into()),
-        )
+    tasks.spawn(slices.forward(sender.clone(), |event| match event {
+        Seen::Init => None,
+        Seen::Applied { object, .. } => Some(Input::Event(Event::Slice(Box::new(object)))),
+        Seen::Deleted { key, .. } => Some(gone(&key, Event::SliceGone)),
+        Seen::Synced(_) => Some(Input::Listed(Source::Slices)),
     }));
     if context.config.loops.runs(Loop::Endpoints) {
         sources.insert(Source::Endpoints);
@@ -144,18 +157,8 @@ fn watch(context: &Context, sender: mpsc::Sender<Input>) -> (JoinSet<()>, BTreeS
     (tasks, sources)
 }
 
-fn input<T>(
-    event: Seen<T>,
-    source: Source,
-    applied: impl Fn(T) -> Event,
-    gone: impl Fn(&str, &str) -> Event,
-) -> Option<Input> {
-    match event {
-        Seen::Init => None,
-        Seen::Applied { object, .. } => Some(Input::Event(applied(object))),
-        Seen::Deleted { key, .. } => Some(Input::Event(gone(key.namespace(), key.name()))),
-        Seen::Synced(_) => Some(Input::Listed(source)),
-    }
+fn gone(key: &ObjectKey, event: fn(Text, Text) -> Event) -> Input {
+    Input::Event(event(key.namespace().into(), key.name().into()))
 }
 
 /// The one task's state.
@@ -319,7 +322,7 @@ impl Owner {
         self.metrics.backlog(self.controller.backlog());
     }
 
-    /// Lets the Service's owner know what they should know.
+    /// Tells the Service's owner what they should know.
     fn tell(&self, service: &Service, job: &Job, error: Option<&ApiError>) {
         match error {
             // Somebody else wrote in between, or the namespace goes away: the next look settles it.
@@ -357,9 +360,9 @@ impl Owner {
             subject: Subject {
                 api_version: "v1".into(),
                 kind: "Service".into(),
-                namespace: service.key.namespace.to_string(),
-                name: service.key.name.to_string(),
-                uid: service.uid.to_string(),
+                namespace: service.metadata.namespace.to_string(),
+                name: service.metadata.name.to_string(),
+                uid: service.metadata.uid.to_string(),
             },
             severity,
             reason: reason.into(),

@@ -1,7 +1,7 @@
 //! How is a plan carried out?
 
 use pointsman_api_client::{Api, ApiError, Client, DeleteOptions, Patch, Resource};
-use pointsman_slices::Moment;
+use pointsman_model::Moment;
 use pointsman_slices::controller::{Job, Written};
 use pointsman_slices::write::{SliceDelete, SliceUpdate};
 use serde::Deserialize;
@@ -62,14 +62,15 @@ async fn send_all(api: &Api, job: &Job, written: &mut Vec<Written>) -> Result<()
 
 /// A patch of single endpoints where that says it all, else of what changed.
 async fn send_update(api: &Api, update: &SliceUpdate, time: Option<Moment>) -> Result<Answer, ApiError> {
-    if let Some(patch) = update.json_patch(time) {
+    let patch = update.patch(time);
+    if let Some(patch) = patch.to_json_patch() {
         match api.patch(&update.name, Patch::Json(patch)).await {
-            // A failed test of the version is told as an invalid patch; the other form tells a conflict.
+            // A failed test of the version counts as an invalid patch; the other form gives a conflict.
             Err(ApiError::Refused(status)) if matches!(status.code, 400 | 422) => {}
             other => return other,
         }
     }
-    api.patch(&update.name, Patch::Merge(update.merge_patch(time)))
+    api.patch(&update.name, Patch::Merge(patch.to_merge_patch()))
         .await
 }
 

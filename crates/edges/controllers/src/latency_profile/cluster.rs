@@ -2,17 +2,19 @@
 
 use super::driver::{Desk, Doing, Driver, DriverError, Part, Posted, Reading, Version};
 use super::objects::{
-    CONFIG_NODE, CONTROLLERS_MAP, ConfigMap, ConfigNode, EPOCH, LEDGER_KEY, LEDGER_MAP, NAMESPACE, NODE_MAP,
-    NodePage, SERVER_MAP,
+    CONFIG_NODE, CONTROLLERS_MAP, ConfigNode, EPOCH, LEDGER_KEY, LEDGER_MAP, NAMESPACE, NODE_MAP, SERVER_MAP,
+    Settings, reading,
 };
+use super::wire::{RawStored, read_ledger, write_ledger};
 use jiff::Timestamp;
 use pointsman_api_client::events::{News, Recorder, Severity, Subject};
-use pointsman_api_client::{Api, ApiError, Client, Patch, Resource};
+use pointsman_api_client::{Api, ApiError, Client, Patch, Resource, Scope};
 use pointsman_latency_profile::plan::Change;
 use pointsman_latency_profile::rollout::{
     Condition, Ledger, NodeReading, NodesReading, Notice, Single, Spec, Stored, merge,
 };
 use pointsman_latency_profile::state::Component;
+use pointsman_objects::{ConfigMap, Node};
 use pointsman_protocol::settings;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
@@ -82,24 +84,16 @@ impl Configured {
     }
 
     async fn nodes(&self) -> Result<BTreeMap<String, NodeReading>, ApiError> {
-        let mut nodes = BTreeMap::new();
-        let mut path = "/api/v1/nodes?limit=500".to_owned();
-        loop {
-            let page: NodePage = self.client.get_path(&path).await?;
-            let readings = page
-                .items
-                .iter()
-                .map(|node| (node.metadata.name.clone(), node.reading()));
-            nodes.extend(readings);
-            if page.metadata.r#continue.is_empty() {
-                return Ok(nodes);
-            }
-            path = format!("/api/v1/nodes?limit=500&continue={}", page.metadata.r#continue);
-        }
+        let nodes = self.client.list::<Node>(&Scope::all(Resource::NODES)).await?;
+        let readings = nodes
+            .iter()
+            .map(|node| (node.metadata.name.to_string(), reading(node)));
+        Ok(readings.collect())
     }
 
     async fn read_now(&self) -> Result<Reading, ApiError> {
         let (map, version) = find(&self.maps(), self.name()).await?;
+        let map = Settings(&map);
         let epoch = map.epoch();
         let part = match self.component {
             Component::Kubelet => {
@@ -154,7 +148,7 @@ impl Desk for Cluster {
         Box::pin(async {
             let (map, version) = find(&self.maps(), LEDGER_MAP).await.map_err(failed)?;
             let text = map.data.get(LEDGER_KEY).map_or("{}", String::as_str);
-            let ledger = serde_json::from_str(text).unwrap_or_else(|error| {
+            let ledger = read_ledger(text).unwrap_or_else(|error| {
                 tracing::warn!(%error, "the ledger of the latency profile cannot be read and starts anew");
                 Ledger::default()
             });
@@ -164,7 +158,7 @@ impl Desk for Cluster {
 
     fn record<'a>(&'a self, ledger: &'a Ledger, version: &'a Version) -> Doing<'a, ()> {
         Box::pin(async {
-            let text = serde_json::to_string(ledger).expect("plain values always serialize");
+            let text = write_ledger(ledger);
             let data = Map::from_iter([(LEDGER_KEY.to_owned(), Value::from(text))]);
             write(&self.maps(), LEDGER_MAP, version, data, None).await
         })
@@ -177,8 +171,8 @@ impl Desk for Cluster {
                 Ok(object) => {
                     let posted = Posted {
                         conditions: object.conditions(),
-                        version: Some(object.metadata.resource_version.clone()),
-                        uid: object.metadata.uid.clone(),
+                        version: Some(object.metadata.resource_version.to_string()),
+                        uid: object.metadata.uid.to_string(),
                     };
                     Ok((Some(object.wish()), posted))
                 }
@@ -196,7 +190,8 @@ impl Desk for Cluster {
             let Some(merged) = merge(&posted.conditions, conditions, Timestamp::now()) else {
                 return Ok(Some(posted.conditions.clone()));
             };
-            let status = json!({ "conditions": merged, "relatedObjects": related() });
+            let conditions: Vec<RawStored> = merged.iter().cloned().map(RawStored).collect();
+            let status = json!({ "conditions": conditions, "relatedObjects": related() });
             let patch = json!({
                 "metadata": { "resourceVersion": version },
                 "status": { "workerLatencyProfileStatus": status },
@@ -246,7 +241,7 @@ impl Desk for Cluster {
 async fn find(maps: &Api, name: &str) -> Result<(ConfigMap, Version), ApiError> {
     match maps.get::<ConfigMap>(name).await {
         Ok(map) => {
-            let version = Version(Some(map.metadata.resource_version.clone()));
+            let version = Version(Some(map.metadata.resource_version.to_string()));
             Ok((map, version))
         }
         Err(ApiError::NotFound(_)) => Ok((ConfigMap::default(), Version(None))),

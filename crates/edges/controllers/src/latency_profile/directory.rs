@@ -11,6 +11,7 @@
 use super::driver::{Desk, Doing, Driver, DriverError, Part, Posted, Reading, Version};
 use super::manifest::{self, ManifestError};
 use super::observe::{Processes, Running};
+use super::wire::{read_ledger, write_ledger};
 use jiff::Timestamp;
 use pointsman_latency_profile::plan::Change;
 use pointsman_latency_profile::profile::DEFAULT;
@@ -413,10 +414,7 @@ impl Desk for Directories {
     fn ledger(&self) -> Doing<'_, (Ledger, Version)> {
         Box::pin(async {
             match fs::read_to_string(self.home.join("ledger.json")) {
-                Ok(text) => Ok((
-                    serde_json::from_str(&text).unwrap_or_default(),
-                    Version(Some(text)),
-                )),
+                Ok(text) => Ok((read_ledger(&text).unwrap_or_default(), Version(Some(text)))),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     Ok((Ledger::default(), Version(None)))
                 }
@@ -428,7 +426,7 @@ impl Desk for Directories {
     fn record<'a>(&'a self, ledger: &'a Ledger, _version: &'a Version) -> Doing<'a, ()> {
         // The lock keeps everybody else out.
         Box::pin(async {
-            let text = serde_json::to_string(ledger).expect("plain values always serialize");
+            let text = write_ledger(ledger);
             let path = self.home.join("ledger.json");
             replace(&path, text.as_bytes()).map_err(|error| refused(&path, "cannot write", &error))
         })

@@ -16,14 +16,18 @@ pub mod operator;
 mod manifest;
 mod objects;
 mod observe;
+mod plan_json;
 mod wake;
+mod wire;
 
 pub use cluster::Cluster;
 pub use directory::{Directories, DirectoryError};
 pub use driver::{Desk, Driver, DriverError, Part, Posted, Reading, Version};
 pub use operator::{Next, Operator};
+pub use plan_json::plan_json;
 
 use crate::manager::Context;
+use crate::shared::Shared;
 use crate::writer::sleep_until;
 use pointsman_api_client::backoff::Backoff;
 use pointsman_latency_profile::state::Owner;
@@ -39,12 +43,21 @@ const RESYNC: Duration = Duration::from_secs(60);
 const HASTE: usize = 40;
 
 /// Runs the three owners until they are asked to stop; ends them when dropped.
-pub(crate) async fn run(context: Context) {
-    let policy = &context.config.latency_profile;
+pub(crate) fn run(context: Context, shared: &mut Shared) -> impl Future<Output = ()> + Send + use<> {
+    let limit = context.config.latency_profile.step_timeout;
     let (wake, woken) = watch::channel(0u64);
-    let (step_timeout, limit) = watch::channel(policy.step_timeout);
+    let (step_timeout, limits) = watch::channel(limit);
     let signals = wake::Signals { wake, step_timeout };
-    let mut tasks = wake::watch(&context.client, signals, policy.step_timeout);
+    let watches = wake::watch(&context.client, shared, signals, limit);
+    run_owners(context, watches, woken, limits)
+}
+
+async fn run_owners(
+    context: Context,
+    _watches: JoinSet<()>,
+    woken: watch::Receiver<u64>,
+    limit: watch::Receiver<Duration>,
+) {
     let cluster = Arc::new(Cluster::new(context.client.clone(), context.recorder.clone()));
     // A new name for every term of leadership: requests of an earlier one may still be under way.
     let identity = format!("{:016x}", fastrand::u64(..));
@@ -55,12 +68,11 @@ pub(crate) async fn run(context: Context) {
             &identity,
             cluster.drivers(),
             cluster.clone(),
-            policy.clone(),
+            context.config.latency_profile.clone(),
         );
         owners.spawn(work(operator, woken.clone(), limit.clone(), context.stop.clone()));
     }
     while owners.join_next().await.is_some() {}
-    tasks.abort_all();
 }
 
 /// One owner's loop.

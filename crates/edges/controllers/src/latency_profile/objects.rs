@@ -1,8 +1,12 @@
 //! Which objects carry settings, and what do we read of them?
 
+use super::wire::RawStored;
 use pointsman_latency_profile::rollout::{NodeReading, Problem, Spec, Stored};
 use pointsman_latency_profile::state::Pool;
 use pointsman_latency_profile::units::{GracePeriod, InvalidValue, ReportPeriod, Tolerations};
+use pointsman_objects::metadata::{All, Metadata};
+use pointsman_objects::names::REPORT_PERIOD_ANNOTATION;
+use pointsman_objects::{ConditionStatus, ConfigMap, Node};
 use pointsman_protocol::settings::{self, Setting};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -16,77 +20,16 @@ pub use pointsman_protocol::settings::{
 /// The only name that the wish may have.
 pub const CONFIG_NODE: &str = "cluster";
 
-/// What an agent really uses, on its Node.
-pub const NODE_ANNOUNCED: &str = "pointsman.io/node-status-update-frequency";
-/// The pool of a node, as a label.
-pub const POOL_LABEL: &str = "pointsman.io/pool";
 /// A pool's profile, as an annotation of the wish; the pool's name follows.
 pub const POOL_PROFILE: &str = "pointsman.io/worker-latency-profile.";
 /// Counts attempts at the same wish, as an annotation of it.
 pub const ATTEMPT: &str = "pointsman.io/worker-latency-profile-attempt";
-/// Metadata that matters here.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Meta {
-    pub name: String,
-    pub uid: String,
-    pub resource_version: String,
-    pub generation: i64,
-    pub labels: BTreeMap<String, String>,
-    pub annotations: BTreeMap<String, String>,
-}
-
-/// A ConfigMap.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct ConfigMap {
-    pub metadata: Meta,
-    pub data: BTreeMap<String, String>,
-}
-
-/// A node.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct Node {
-    pub metadata: Meta,
-    pub status: NodeStatus,
-}
-
-/// Its status.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct NodeStatus {
-    pub conditions: Vec<NodeCondition>,
-}
-
-/// One of its conditions.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct NodeCondition {
-    pub r#type: String,
-    pub status: String,
-}
-
-/// A page of nodes.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct NodePage {
-    pub metadata: PageMeta,
-    pub items: Vec<Node>,
-}
-
-/// Where the next page begins.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct PageMeta {
-    pub r#continue: String,
-}
 
 /// The wish.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ConfigNode {
-    pub metadata: Meta,
+    pub metadata: Metadata<All>,
     spec: ConfigSpec,
     status: ConfigStatus,
 }
@@ -106,7 +49,7 @@ struct ConfigStatus {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct ProfileStatus {
-    conditions: Vec<Stored>,
+    conditions: Vec<RawStored>,
 }
 
 impl ConfigNode {
@@ -114,7 +57,7 @@ impl ConfigNode {
     pub fn wish(&self) -> Spec {
         let pools = self.metadata.annotations.iter().filter_map(|(key, profile)| {
             let pool = key.strip_prefix(POOL_PROFILE)?;
-            Some((Pool::named(pool), profile.clone()))
+            Some((Pool::named(pool), profile.to_owned()))
         });
         let attempt = self.metadata.annotations.get(ATTEMPT);
         let attempt: i64 = attempt.and_then(|text| text.parse().ok()).unwrap_or(0);
@@ -128,34 +71,35 @@ impl ConfigNode {
 
     /// What is said about it.
     pub fn conditions(&self) -> Vec<Stored> {
-        self.status.worker_latency_profile_status.conditions.clone()
+        let conditions = &self.status.worker_latency_profile_status.conditions;
+        conditions.iter().map(|condition| condition.0.clone()).collect()
     }
 }
 
-impl Node {
-    /// What a node tells.
-    pub fn reading(&self) -> NodeReading {
-        let ready = self.status.conditions.iter().find(|it| it.r#type == "Ready");
-        let announced = self.metadata.annotations.get(NODE_ANNOUNCED);
-        NodeReading {
-            pool: Pool::named(self.metadata.labels.get(POOL_LABEL).map_or("", String::as_str)),
-            announced: announced.and_then(|text| ReportPeriod::parse(text).ok()),
-            silent: ready.is_none_or(|ready| ready.status == "Unknown"),
-        }
+/// What a node says of itself.
+pub fn reading(node: &Node) -> NodeReading {
+    let announced = node.metadata.annotations.get(REPORT_PERIOD_ANNOTATION);
+    NodeReading {
+        pool: Pool::named(node.pool()),
+        announced: announced.and_then(|text| ReportPeriod::parse(text).ok()),
+        silent: node.ready().is_none_or(|ready| ready == ConditionStatus::Unknown),
     }
 }
 
-impl ConfigMap {
+/// What a ConfigMap with settings says.
+pub struct Settings<'a>(pub &'a ConfigMap);
+
+impl Settings<'_> {
     /// Epoch of the last claim that wrote it.
     pub fn epoch(&self) -> Option<u64> {
-        self.metadata.annotations.get(EPOCH)?.parse().ok()
+        self.0.metadata.annotations.get(EPOCH)?.parse().ok()
     }
 
     /// Report periods by pool, and what cannot be read.
     pub fn reports(&self) -> (BTreeMap<Pool, ReportPeriod>, Option<Problem>) {
         let mut reports = BTreeMap::new();
         let mut problem = None;
-        for (pool, period) in settings::REPORT_PERIOD.pools(&self.data) {
+        for (pool, period) in settings::REPORT_PERIOD.pools(&self.0.data) {
             let key = settings::REPORT_PERIOD.pool_key(pool);
             let period = period.map_err(unreadable);
             match period
@@ -215,14 +159,14 @@ impl ConfigMap {
     }
 
     fn written<T: settings::Value>(&self, setting: &Setting<T>) -> (Option<T>, Option<Problem>) {
-        match setting.read(&self.data) {
+        match setting.read(&self.0.data) {
             Ok(value) => (value, None),
             Err(error) => (None, Some(unreadable(error))),
         }
     }
 
     fn announced<T: settings::Value>(&self, setting: &Setting<T>) -> Option<T> {
-        T::decode(self.metadata.annotations.get(&setting.observed())?)
+        T::decode(self.0.metadata.annotations.get(&setting.observed())?)
     }
 }
 
@@ -250,12 +194,12 @@ mod tests {
 
     #[test]
     fn pools_have_keys_of_their_own() {
-        let (reports, problem) = map(&[
+        let map = map(&[
             ("nodeStatusUpdateFrequency", "10s"),
             ("nodeStatusUpdateFrequency.edge", "1m"),
             ("nodeStatusUpdateFrequencyOther", "1m"),
-        ])
-        .reports();
+        ]);
+        let (reports, problem) = Settings(&map).reports();
         assert_eq!(problem, None);
         assert_eq!(reports.len(), 2);
         assert_eq!(reports[&Pool::named("edge")], ReportPeriod::seconds(60));
@@ -263,7 +207,7 @@ mod tests {
 
     #[test]
     fn text_that_is_no_value_is_told_and_counts_as_not_written() {
-        let (grace, problem) = map(&[("nodeMonitorGracePeriod", "soon")]).grace();
+        let (grace, problem) = Settings(&map(&[("nodeMonitorGracePeriod", "soon")])).grace();
         assert_eq!(grace, None);
         assert_eq!(
             problem.unwrap().to_string(),
@@ -273,13 +217,13 @@ mod tests {
 
     #[test]
     fn a_step_may_take_longer_than_nothing() {
-        let of = |text| map(&[("latencyProfileStepTimeout", text)]).step_timeout();
+        let of = |text| Settings(&map(&[("latencyProfileStepTimeout", text)])).step_timeout();
         assert_eq!(of("1m30s"), (Some(Duration::from_secs(90)), None));
         for bad in ["0s", "soon", ""] {
             let (limit, problem) = of(bad);
             assert!(limit.is_none() && problem.is_some(), "{bad:?}");
         }
-        assert_eq!(map(&[]).step_timeout(), (None, None));
+        assert_eq!(Settings(&map(&[])).step_timeout(), (None, None));
     }
 
     #[test]

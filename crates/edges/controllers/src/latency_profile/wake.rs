@@ -1,9 +1,12 @@
 //! When is it worth looking again?
 
 use super::cluster::{CONFIG_MAPS, CONFIG_NODES};
-use super::objects::{CONTROLLERS_MAP, ConfigMap, NAMESPACE, Node};
-use pointsman_api_client::{Client, Event, Resource, Scope, Watcher};
+use super::objects::{CONTROLLERS_MAP, NAMESPACE, Settings, reading};
+use crate::shared::Shared;
+use pointsman_api_client::{Client, Event, Reflector, Scope, Watcher};
 use pointsman_latency_profile::rollout::NodeReading;
+use pointsman_model::Text;
+use pointsman_objects::{ConfigMap, Node};
 use pointsman_protocol::settings;
 use serde::de::IgnoredAny;
 use std::collections::BTreeMap;
@@ -21,12 +24,12 @@ pub struct Signals {
 
 /// Gives signals until the returned tasks are dropped. `flag` is how long a step may take if nobody wrote
 /// anything else.
-pub fn watch(client: &Client, signals: Signals, flag: Duration) -> JoinSet<()> {
+pub(crate) fn watch(client: &Client, shared: &mut Shared, signals: Signals, flag: Duration) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     let Signals { wake, step_timeout } = signals;
     tasks.spawn(follow_maps(client.clone(), wake.clone(), step_timeout, flag));
-    tasks.spawn(follow_wishes(client.clone(), wake.clone()));
-    tasks.spawn(follow_nodes(client.clone(), wake));
+    tasks.spawn(follow_requests(client.clone(), wake.clone()));
+    follow_nodes(&mut shared.nodes, wake);
     tasks
 }
 
@@ -60,7 +63,7 @@ async fn follow_maps(
 
 /// Nonsense changes nothing.
 fn set_limit(map: &ConfigMap, step_timeout: &watch::Sender<Duration>, flag: Duration) {
-    let (limit, problem) = map.step_timeout();
+    let (limit, problem) = Settings(map).step_timeout();
     if let Some(problem) = problem {
         tracing::warn!(config_map = CONTROLLERS_MAP, %problem, "a setting is ignored");
         return;
@@ -69,7 +72,7 @@ fn set_limit(map: &ConfigMap, step_timeout: &watch::Sender<Duration>, flag: Dura
     step_timeout.send_if_modified(|before| std::mem::replace(before, limit) != limit);
 }
 
-async fn follow_wishes(client: Client, wake: watch::Sender<u64>) {
+async fn follow_requests(client: Client, wake: watch::Sender<u64>) {
     let mut watcher = Watcher::<IgnoredAny>::new(client, Scope::all(CONFIG_NODES));
     loop {
         if let Event::Applied { .. } | Event::Deleted { .. } = watcher.next().await {
@@ -78,14 +81,14 @@ async fn follow_wishes(client: Client, wake: watch::Sender<u64>) {
     }
 }
 
-async fn follow_nodes(client: Client, wake: watch::Sender<u64>) {
-    let mut watcher = Watcher::<Node>::new(client, Scope::all(Resource::NODES));
-    let mut known: BTreeMap<String, NodeReading> = BTreeMap::new();
-    loop {
-        let changed = match watcher.next().await {
-            Event::Applied { key, object, .. } => {
-                let reading = object.reading();
-                known.insert(key.name().to_owned(), reading.clone()) != Some(reading)
+/// Wakes owners when a node changes in a way that matters to them.
+fn follow_nodes(nodes: &mut Reflector<Node>, wake: watch::Sender<u64>) {
+    let mut known: BTreeMap<Text, NodeReading> = BTreeMap::new();
+    nodes.inspect(move |event| {
+        let changed = match event {
+            Event::Applied { object, .. } => {
+                let reading = reading(object);
+                known.insert(object.metadata.name.clone(), reading.clone()) != Some(reading)
             }
             Event::Deleted { key, .. } => known.remove(key.name()).is_some(),
             Event::Init | Event::Synced(_) => false,
@@ -93,5 +96,5 @@ async fn follow_nodes(client: Client, wake: watch::Sender<u64>) {
         if changed {
             wake.send_modify(|count| *count += 1);
         }
-    }
+    });
 }

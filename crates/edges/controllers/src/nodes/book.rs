@@ -5,7 +5,7 @@
 //! or is gone, so a write whose answer was lost is repeated with the same range.
 
 use super::ranges::{ClusterRange, Pool, Range};
-use pointsman_node_health::node::Text;
+use pointsman_model::Text;
 use std::collections::BTreeMap;
 
 /// Nodes and their ranges.
@@ -58,7 +58,7 @@ impl Book {
     }
 
     /// Takes in a node. Texts that are no ranges hold nothing.
-    pub fn see(&mut self, name: &Text, uid: &Text, texts: &[String]) -> Sight {
+    pub fn see(&mut self, name: &Text, uid: &Text, texts: &[Text]) -> Sight {
         if self.nodes.get(name).is_some_and(|holder| holder.uid != *uid) {
             // Another node of the same name: the first one went away unseen.
             self.gone(name);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     fn see(book: &mut Book, name: &str, uid: &str, ranges: &[&str]) -> Sight {
-        let ranges: Vec<String> = ranges.iter().map(|range| (*range).to_owned()).collect();
+        let ranges: Vec<Text> = ranges.iter().map(|range| (*range).into()).collect();
         book.see(&name.into(), &uid.into(), &ranges)
     }
 

@@ -5,16 +5,19 @@
 
 use super::Edge;
 use super::metrics::EvictionMetrics;
-use super::objects::{Pods, pod_subject};
+use super::pods::{Pods, pod_subject};
 use super::write::{delete_evicted, live_node};
 use crate::writer::Writers;
 use pointsman_api_client::ApiError;
 use pointsman_api_client::events::Severity;
-use pointsman_node_health::Node;
-use pointsman_node_health::evict::{Eviction, Evictor, Pod, PodKey};
-use pointsman_node_health::node::{Status, Text};
-use pointsman_node_health::taint::{NOT_READY, Stay, Toleration, UNREACHABLE, stay};
+use pointsman_model::Text;
+use pointsman_node_health::evict::{Eviction, Evictor, PodKey, key_of};
+use pointsman_node_health::taint::{Stay, stay};
+use pointsman_objects::names::{NOT_READY_TAINT, UNREACHABLE_TAINT};
+use pointsman_objects::taint::Toleration;
+use pointsman_objects::{Node, Pod};
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Pods deleted at the same time (upstream has 8 workers).
@@ -64,8 +67,9 @@ impl Evictions {
         if !self.on {
             return;
         }
-        let on_node = pods.on(&node.name);
-        for pod in self.evictor.node_seen(&node.name, &node.taints, on_node, now) {
+        let name = &node.metadata.name;
+        let on_node = pods.on(name);
+        for pod in self.evictor.node_seen(name, &node.taints, on_node, now) {
             self.tell_spared(pods, &pod);
         }
     }
@@ -77,17 +81,17 @@ impl Evictions {
 
     /// Takes in a pod.
     pub fn pod_seen(&mut self, pod: &Pod, pods: &Pods, now: Duration) {
-        let key = (pod.namespace.clone(), pod.name.clone());
+        let key = key_of(pod);
         if self
             .going
             .get(&key)
-            .is_some_and(|uid| pod.leaving || *uid != pod.uid)
+            .is_some_and(|uid| !pod.is_active() || *uid != pod.metadata.uid)
         {
             self.going.remove(&key);
         }
         if self.on
             && let Some(spared) = self.evictor.pod_seen(pod, now)
-            && !pod.leaving
+            && pod.is_active()
         {
             self.tell_spared(pods, &spared);
         }
@@ -114,16 +118,18 @@ impl Evictions {
         while self.writers.has_room()
             && let Some(eviction) = self.due.pop_front()
         {
-            let Some(pod) = pods.get(&eviction.pod).filter(|pod| pod.uid == eviction.uid) else {
+            let Some(pod) = pods
+                .get(&eviction.pod)
+                .filter(|pod| pod.metadata.uid == eviction.uid)
+            else {
                 continue;
             };
             if self.going.get(&eviction.pod) == Some(&eviction.uid) {
                 continue;
             }
             self.going.insert(eviction.pod.clone(), eviction.uid.clone());
-            let (node, tolerations) = (pod.node.clone(), pod.tolerations.clone());
             self.writers
-                .start(evict(self.edge.clone(), eviction, node, tolerations));
+                .start(evict(self.edge.clone(), eviction, pod.clone()));
         }
     }
 
@@ -151,7 +157,7 @@ impl Evictions {
     }
 
     fn tell_spared(&self, pods: &Pods, pod: &PodKey) {
-        let Some(uid) = pods.get(pod).map(|pod| &pod.uid) else {
+        let Some(uid) = pods.get(pod).map(|pod| &pod.metadata.uid) else {
             return;
         };
         let message = format!("Cancelling deletion of Pod {}/{}", pod.0, pod.1);
@@ -161,20 +167,15 @@ impl Evictions {
     }
 }
 
-async fn evict(edge: Edge, eviction: Eviction, node: Option<Text>, tolerations: Vec<Toleration>) -> Done {
-    let outcome = try_evict(&edge, &eviction, node.as_deref(), &tolerations).await;
+async fn evict(edge: Edge, eviction: Eviction, pod: Arc<Pod>) -> Done {
+    let outcome = try_evict(&edge, &eviction, &pod).await;
     Done { eviction, outcome }
 }
 
-async fn try_evict(
-    edge: &Edge,
-    eviction: &Eviction,
-    node: Option<&str>,
-    tolerations: &[Toleration],
-) -> Result<Fate, ApiError> {
-    if let Some(node) = node
+async fn try_evict(edge: &Edge, eviction: &Eviction, pod: &Pod) -> Result<Fate, ApiError> {
+    if let Some(node) = &pod.node_name
         && let Some(node) = live_node(edge, node).await?
-        && may_stay(&node, tolerations)
+        && may_stay(&node, &pod.tolerations)
     {
         return Ok(Fate::Spared);
     }
@@ -189,8 +190,8 @@ async fn try_evict(
 /// Whether the node as it is now lets the pod stay. Taints for silence on a node that says it is ready
 /// are about to be removed.
 fn may_stay(node: &Node, tolerations: &[Toleration]) -> bool {
-    let back = node.ready() == Some(Status::True);
-    let counts = |key: &str| !back || (key != NOT_READY && key != UNREACHABLE);
+    let back = node.is_ready();
+    let counts = |key: &str| !back || (key != NOT_READY_TAINT && key != UNREACHABLE_TAINT);
     let taints = node.taints.iter().filter(|taint| counts(&taint.key));
     let taints: Vec<_> = taints.cloned().collect();
     stay(&taints, tolerations) == Stay::Forever
@@ -211,8 +212,8 @@ mod tests {
 
     #[test]
     fn pods_of_a_node_that_is_ready_again_stay_whatever_the_watch_has_shown() {
-        assert!(may_stay(&node("True", UNREACHABLE), &[]));
-        assert!(!may_stay(&node("Unknown", UNREACHABLE), &[]));
+        assert!(may_stay(&node("True", UNREACHABLE_TAINT), &[]));
+        assert!(!may_stay(&node("Unknown", UNREACHABLE_TAINT), &[]));
         assert!(!may_stay(&node("True", "maintenance"), &[]));
         assert!(may_stay(&serde_json::from_value::<Node>(json!({})).unwrap(), &[]));
     }

@@ -3,12 +3,12 @@
 use super::Edge;
 use super::book::{Assignment, Book, Sight};
 use super::metrics::RangeMetrics;
-use super::objects::node_subject;
+use super::pods::node_subject;
 use super::ranges::{ClusterRange, Range};
 use crate::writer::Writers;
 use pointsman_api_client::events::Severity;
 use pointsman_api_client::{ApiError, Patch, Resource};
-use pointsman_node_health::node::Text;
+use pointsman_model::Text;
 use pointsman_slices::queue::{Outcome, Pace, WorkQueue};
 use serde::de::IgnoredAny;
 use serde_json::json;
@@ -55,7 +55,7 @@ impl Ipam {
     }
 
     /// Takes in a node.
-    pub fn observe(&mut self, name: &Text, uid: &Text, ranges: &[String], now: Duration) {
+    pub fn observe(&mut self, name: &Text, uid: &Text, ranges: &[Text], now: Duration) {
         if !self.on {
             return;
         }

@@ -6,17 +6,19 @@
 
 use super::Edge;
 use super::metrics::HealthMetrics;
-use super::objects::{Identity, LiveLeaseObject, NodeObject, node_subject};
+use super::pods::node_subject;
 use super::write::{check_lease, mark_unknown, write_taints};
 use crate::writer::Writers;
-use jiff::Timestamp;
 use pointsman_api_client::ApiError;
 use pointsman_api_client::events::Severity;
+use pointsman_model::Text;
 use pointsman_node_health::action::{LiveLease, UnknownReason};
-use pointsman_node_health::node::{ConditionKind, Text};
 use pointsman_node_health::taint::TaintChange;
 use pointsman_node_health::{Action, Monitor, Now, Settings};
+use pointsman_objects::node::ConditionKind;
+use pointsman_objects::{Lease, Node};
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -30,7 +32,7 @@ pub(super) struct Lifecycle {
     edge: Edge,
     pub monitor: Monitor,
     pub writers: Writers<Done>,
-    nodes: HashMap<Text, Known>,
+    nodes: HashMap<Text, Arc<Node>>,
     jobs: VecDeque<Job>,
     /// Nodes with a lease check or a write of conditions queued or under way.
     judging: HashSet<Text>,
@@ -38,11 +40,6 @@ pub(super) struct Lifecycle {
     tainting: HashMap<Text, Option<TaintChange>>,
     next_check: Duration,
     metrics: HealthMetrics,
-}
-
-struct Known {
-    identity: Identity,
-    created: Option<Timestamp>,
 }
 
 enum Job {
@@ -55,7 +52,7 @@ enum Job {
 pub(super) enum Done {
     Checked {
         node: Text,
-        live: Result<LiveLeaseObject, ApiError>,
+        live: Result<Lease, ApiError>,
     },
     Marked {
         node: Text,
@@ -92,16 +89,12 @@ impl Lifecycle {
     }
 
     /// Takes in a node; returns what is to be done for its pods. `listed`: it is no news that it exists.
-    pub fn observe(&mut self, node: &NodeObject, listed: bool, now: Now) -> Vec<Text> {
-        let name = &node.health.name;
-        let known = Known {
-            identity: node.identity.clone(),
-            created: node.health.created,
-        };
-        let before = self.nodes.insert(name.clone(), known);
+    pub fn observe(&mut self, node: &Arc<Node>, listed: bool, now: Now) -> Vec<Text> {
+        let name = &node.metadata.name;
+        let before = self.nodes.insert(name.clone(), node.clone());
         if before
             .as_ref()
-            .is_some_and(|known| known.identity.uid != node.identity.uid)
+            .is_some_and(|known| known.metadata.uid != node.metadata.uid)
         {
             self.monitor.remove_node(name);
         }
@@ -109,7 +102,7 @@ impl Lifecycle {
             let message = format!("Node {name} event: Registered Node {name} in Controller");
             self.tell(name, Severity::Normal, "RegisteredNode", message);
         }
-        let actions = self.monitor.observe_node(node.health.clone(), now);
+        let actions = self.monitor.observe_node(node.clone(), now);
         self.carry_out(actions)
     }
 
@@ -201,10 +194,10 @@ impl Lifecycle {
                         self.judging.remove(&node);
                         continue;
                     };
-                    let (identity, created) = (known.identity.clone(), known.created);
+                    let known = known.clone();
                     self.writers.start(async move {
                         let begin = Instant::now();
-                        let written = mark_unknown(&edge, &node, &identity, created, &conditions);
+                        let written = mark_unknown(&edge, &known, &conditions);
                         let failure = written.await.err();
                         let took = begin.elapsed();
                         Done::Marked { node, failure, took }
@@ -215,7 +208,7 @@ impl Lifecycle {
                         self.tainting.remove(&node);
                         continue;
                     };
-                    let uid = known.identity.uid.clone();
+                    let uid = known.metadata.uid.clone();
                     self.writers.start(async move {
                         let failure = write_taints(&edge, &node, &uid, &change).await.err();
                         Done::Tainted { node, failure }
@@ -232,7 +225,7 @@ impl Lifecycle {
                 self.judging.remove(&node);
                 let live = match live {
                     _ if deaf => LiveLease::Failed,
-                    Ok(lease) => LiveLease::Revision(lease.revision),
+                    Ok(lease) => LiveLease::Revision(lease.metadata.revision().0),
                     Err(ApiError::NotFound(_)) => LiveLease::Missing,
                     Err(error) => {
                         tracing::warn!(%node, %error, "no verdict about a silent node: its lease cannot be read");
@@ -269,7 +262,7 @@ impl Lifecycle {
     }
 
     fn tell(&self, node: &str, severity: Severity, reason: &str, message: String) {
-        let uid = self.nodes.get(node).map_or("", |known| &*known.identity.uid);
+        let uid = self.nodes.get(node).map_or("", |known| &*known.metadata.uid);
         self.edge
             .tell(&node_subject(node, uid), severity, reason, message);
     }

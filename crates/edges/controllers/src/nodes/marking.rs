@@ -4,14 +4,15 @@
 //! tried again for as long as the node stays silent.
 
 use super::Edge;
-use super::objects::{Pods, pod_subject};
+use super::pods::{Pods, pod_subject};
 use super::write::mark_unready;
 use crate::writer::Writers;
 use pointsman_api_client::ApiError;
 use pointsman_api_client::events::Severity;
+use pointsman_model::Text;
 use pointsman_node_health::Monitor;
-use pointsman_node_health::evict::{Pod, PodKey};
-use pointsman_node_health::node::Text;
+use pointsman_node_health::evict::{PodKey, key_of};
+use pointsman_objects::Pod;
 use pointsman_slices::queue::{Outcome, Pace, WorkQueue};
 use std::time::Duration;
 
@@ -47,15 +48,15 @@ impl Marking {
 
     /// All pods of a node are to be marked.
     pub fn mark_node(&mut self, node: &str, pods: &Pods, now: Duration) {
-        for pod in pods.on(node).filter(|pod| pod.ready) {
-            self.queue.add(&(pod.namespace.clone(), pod.name.clone()), now);
+        for pod in pods.on(node).filter(|pod| pod.is_ready()) {
+            self.queue.add(&key_of(pod), now);
         }
     }
 
     /// A pod came to a node, which may be silent.
     pub fn pod_arrived(&mut self, pod: &Pod, monitor: &Monitor, now: Duration) {
         if needs_marking(pod, monitor) {
-            self.queue.add(&(pod.namespace.clone(), pod.name.clone()), now);
+            self.queue.add(&key_of(pod), now);
         }
     }
 
@@ -67,7 +68,7 @@ impl Marking {
             match pods.get(&key).filter(|pod| needs_marking(pod, monitor)) {
                 None => self.queue.finish(&key, Outcome::Done, now),
                 Some(pod) => {
-                    let (edge, uid) = (self.edge.clone(), pod.uid.clone());
+                    let (edge, uid) = (self.edge.clone(), pod.metadata.uid.clone());
                     self.writers.start(async move {
                         let failure = mark_unready(&edge, &key, &uid).await.err();
                         Done {
@@ -102,5 +103,9 @@ impl Marking {
 }
 
 fn needs_marking(pod: &Pod, monitor: &Monitor) -> bool {
-    pod.ready && pod.node.as_ref().is_some_and(|node| monitor.marks_pods(node))
+    pod.is_ready()
+        && pod
+            .node_name
+            .as_ref()
+            .is_some_and(|node| monitor.marks_pods(node))
 }

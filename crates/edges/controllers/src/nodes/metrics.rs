@@ -195,9 +195,10 @@ impl EvictionMetrics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use jiff::Timestamp;
+    use pointsman_model::Moment;
     use pointsman_node_health::Now;
     use serde_json::json;
+    use std::sync::Arc;
 
     #[test]
     fn zones_are_told_apart_under_upstreams_names() {
@@ -207,7 +208,7 @@ mod tests {
         let mut monitor = Monitor::new(settings);
         let now = Now {
             tick: Duration::ZERO,
-            wall: Timestamp::UNIX_EPOCH,
+            wall: Moment::default(),
         };
         for (name, zone, ready) in [("a", "x", "True"), ("b", "x", "False"), ("c", "y", "True")] {
             let labels = json!({ "topology.kubernetes.io/zone": zone, "topology.kubernetes.io/region": "r" });
@@ -215,7 +216,7 @@ mod tests {
                 "metadata": { "name": name, "labels": labels },
                 "status": { "conditions": [{ "type": "Ready", "status": ready }] },
             });
-            monitor.observe_node(serde_json::from_value(node).unwrap(), now);
+            monitor.observe_node(Arc::new(serde_json::from_value(node).unwrap()), now);
         }
         monitor.check(now);
         monitor.pace(now.tick);

@@ -10,8 +10,8 @@ mod ipam;
 mod lifecycle;
 mod marking;
 mod metrics;
-mod objects;
 mod owner;
+mod pods;
 pub mod ranges;
 mod reporting;
 pub mod settings;
@@ -19,17 +19,17 @@ mod write;
 
 use crate::loops::Loop;
 use crate::manager::Context;
+use crate::shared::Shared;
 use crate::writer::sleep_until;
 pub use metrics::Metrics;
-use objects::{ConfigMap, NodeObject};
 use owner::Owner;
 use pointsman_api_client::events::{News, Recorder, Severity, Subject};
-use pointsman_api_client::{Client, Event as Seen, ObjectKey, Resource, Scope, Watcher};
-use pointsman_node_health::evict::Pod;
-use pointsman_node_health::{Lease, Settings};
+use pointsman_api_client::{Client, Event as Seen, ObjectKey, Reflector, Resource, Scope, Watcher};
+use pointsman_node_health::{Renewal, Settings};
+use pointsman_objects::{ConfigMap, Lease, Node, Pod};
 use reporting::CONFIG_MAPS;
-use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -39,8 +39,6 @@ const INBOX: usize = 1024;
 
 /// Renewals of leases gather for this long; a verdict takes many times longer.
 const LEASES_GATHER: Duration = Duration::from_millis(100);
-/// Reports of nodes gather for this long.
-const NODES_GATHER: Duration = Duration::from_millis(20);
 
 /// Settings of the node loops.
 #[derive(Clone, Debug, Default)]
@@ -89,11 +87,11 @@ impl Wanted {
     }
 }
 
-/// What the owner is told.
+/// What the owner gets.
 enum Input {
-    Node(Box<NodeObject>),
-    Pod(Box<Pod>),
-    Lease(Lease),
+    Node(Arc<Node>),
+    Pod(Arc<Pod>),
+    Lease(Renewal),
     Settings(ConfigMap),
     Gone(Source, ObjectKey),
     Listing(Source),
@@ -115,11 +113,21 @@ pub(crate) fn wanted(context: &Context) -> bool {
 }
 
 /// Runs until it is asked to stop; ends at once when dropped.
-pub(crate) async fn run(context: Context) {
-    let mut stop = context.stop.clone();
+pub(crate) fn run(context: Context, shared: &mut Shared) -> impl Future<Output = ()> + Send + use<> {
     let wanted = Wanted::of(&context);
-    let (sender, mut inbox) = mpsc::channel(INBOX);
-    let (_watches, sources) = watch(&context.client, wanted, sender);
+    let (sender, inbox) = mpsc::channel(INBOX);
+    let (watches, sources) = watch(&context.client, wanted, shared, &sender);
+    work(context, wanted, inbox, watches, sources)
+}
+
+async fn work(
+    context: Context,
+    wanted: Wanted,
+    mut inbox: mpsc::Receiver<Input>,
+    _watches: JoinSet<()>,
+    sources: BTreeSet<Source>,
+) {
+    let mut stop = context.stop.clone();
     let mut owner = Owner::new(&context, wanted, sources);
     let mut batch = Vec::with_capacity(INBOX);
     loop {
@@ -145,72 +153,53 @@ pub(crate) async fn run(context: Context) {
     owner.drain().await;
 }
 
-/// Starts the watches that the wanted loops need; they end with the returned set.
-fn watch(client: &Client, wanted: Wanted, sender: mpsc::Sender<Input>) -> (JoinSet<()>, BTreeSet<Source>) {
-    let mut watches = Watches {
-        client,
-        sender,
-        tasks: JoinSet::new(),
-        sources: BTreeSet::new(),
-    };
-    watches.add(Source::Nodes, Scope::all(Resource::NODES), |node| {
-        Input::Node(Box::new(node))
-    });
+/// Subscribes to what is shared and starts the other watches that the loops need; those end with the
+/// returned set.
+fn watch(
+    client: &Client,
+    wanted: Wanted,
+    shared: &mut Shared,
+    sender: &mpsc::Sender<Input>,
+) -> (JoinSet<()>, BTreeSet<Source>) {
+    let (mut tasks, mut sources) = (JoinSet::new(), BTreeSet::from([Source::Nodes]));
+    let nodes = |event: &Seen<_>| input(event, Source::Nodes, |node| Input::Node(Arc::clone(node)));
+    shared.nodes.subscribe(sender.clone(), nodes);
     if wanted.lifecycle || wanted.eviction {
-        watches.add(Source::Pods, Scope::all(Resource::PODS), |pod| {
-            Input::Pod(Box::new(pod))
-        });
+        sources.insert(Source::Pods);
+        let pods = |event: &Seen<_>| input(event, Source::Pods, |pod| Input::Pod(Arc::clone(pod)));
+        shared.pods.subscribe(sender.clone(), pods);
     }
     if wanted.lifecycle {
+        sources.extend([Source::Leases, Source::Settings]);
         let leases = Scope {
             namespace: Some(write::LEASES.into()),
             ..Scope::all(Resource::LEASES)
         };
-        watches.add(Source::Leases, leases, Input::Lease);
+        // Heartbeats are most of what comes.
+        let mut leases = Reflector::<Lease>::new(Watcher::new(client.clone(), leases)).gather(LEASES_GATHER);
+        let renewals =
+            |event: &Seen<Arc<Lease>>| input(event, Source::Leases, |lease| Input::Lease(Renewal::of(lease)));
+        leases.subscribe(sender.clone(), renewals);
+        tasks.spawn(leases.run());
         let one = Scope {
             namespace: Some(settings::NAMESPACE.into()),
             ..Scope::all(CONFIG_MAPS).fields(&format!("metadata.name={}", settings::NAME))
         };
-        watches.add(Source::Settings, one, Input::Settings);
-    }
-    (watches.tasks, watches.sources)
-}
-
-struct Watches<'a> {
-    client: &'a Client,
-    sender: mpsc::Sender<Input>,
-    tasks: JoinSet<()>,
-    sources: BTreeSet<Source>,
-}
-
-impl Watches<'_> {
-    fn add<T: DeserializeOwned + Send + 'static>(
-        &mut self,
-        source: Source,
-        scope: Scope,
-        applied: fn(T) -> Input,
-    ) {
-        let watcher = Watcher::<T>::new(self.client.clone(), scope);
-        self.sources.insert(source);
-        let sender = self.sender.clone();
-        let input = move |event| {
-            Some(match event {
-                Seen::Init => Input::Listing(source),
-                Seen::Applied { object, .. } => applied(object),
-                Seen::Deleted { key, .. } => Input::Gone(source, key),
-                Seen::Synced(_) => Input::Listed(source),
+        let settings = |event| {
+            input(&event, Source::Settings, |map: &ConfigMap| {
+                Input::Settings(map.clone())
             })
         };
-        // Heartbeats are most of what comes.
-        let gather = match source {
-            Source::Leases => LEASES_GATHER,
-            Source::Nodes => NODES_GATHER,
-            Source::Pods | Source::Settings => {
-                self.tasks.spawn(watcher.forward(sender, input));
-                return;
-            }
-        };
-        self.tasks
-            .spawn(watcher.forward_in_bunches(sender, gather, input));
+        tasks.spawn(Watcher::new(client.clone(), one).forward(sender.clone(), settings));
     }
+    (tasks, sources)
+}
+
+fn input<T>(event: &Seen<T>, source: Source, applied: impl Fn(&T) -> Input) -> Option<Input> {
+    Some(match event {
+        Seen::Init => Input::Listing(source),
+        Seen::Applied { object, .. } => applied(object),
+        Seen::Deleted { key, .. } => Input::Gone(source, key.clone()),
+        Seen::Synced(_) => Input::Listed(source),
+    })
 }

@@ -1,20 +1,20 @@
-//! Who owns what is known of nodes, and which loop hears of what?
+//! Who owns what is known of nodes, and which loop sees what?
 
 use super::eviction::Evictions;
 use super::hearing::Hearing;
 use super::ipam::Ipam;
 use super::lifecycle::{Done, Lifecycle};
 use super::marking::Marking;
-use super::objects::{NodeObject, Pods};
+use super::pods::Pods;
 use super::reporting::Reporting;
 use super::{Edge, Input, Source, Wanted};
 use crate::manager::Context;
-use jiff::Timestamp;
 use pointsman_api_client::ObjectKey;
+use pointsman_model::{Moment, Text};
 use pointsman_node_health::Now;
-use pointsman_node_health::evict::Pod;
-use pointsman_node_health::node::Text;
+use pointsman_objects::{Node, Pod};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -67,17 +67,17 @@ impl Owner {
     fn now(&self) -> Now {
         Now {
             tick: self.tick(),
-            wall: Timestamp::now(),
+            wall: Moment::from(jiff::Timestamp::now()),
         }
     }
 
     pub fn take(&mut self, input: Input) {
         match input {
             Input::Node(node) => self.node_seen(&node),
-            Input::Pod(pod) => self.pod_seen(*pod),
-            Input::Lease(lease) => self.lifecycle.monitor.observe_lease(lease, self.now()),
+            Input::Pod(pod) => self.pod_seen(pod),
+            Input::Lease(renewal) => self.lifecycle.monitor.observe_lease(&renewal, self.now()),
             Input::Settings(map) => {
-                if let Some(settings) = self.reporting.observe(map) {
+                if let Some(settings) = self.reporting.observe(&map) {
                     self.lifecycle.set_settings(settings, self.now());
                 }
             }
@@ -93,12 +93,12 @@ impl Owner {
         }
     }
 
-    fn node_seen(&mut self, node: &NodeObject) {
+    fn node_seen(&mut self, node: &Arc<Node>) {
         let now = self.now();
-        let name = &node.health.name;
+        let metadata = &node.metadata;
         self.ipam
-            .observe(name, &node.identity.uid, &node.pod_cidrs, now.tick);
-        self.evictions.node_seen(&node.health, &self.pods, now.tick);
+            .observe(&metadata.name, &metadata.uid, &node.pod_cidrs, now.tick);
+        self.evictions.node_seen(node, &self.pods, now.tick);
         if self.wanted.lifecycle {
             let listed = !self.missing.contains(&Source::Nodes);
             let silent = self.lifecycle.observe(node, listed, now);
@@ -106,15 +106,14 @@ impl Owner {
         }
     }
 
-    fn pod_seen(&mut self, pod: Pod) {
+    fn pod_seen(&mut self, pod: Arc<Pod>) {
         let now = self.tick();
         self.evictions.pod_seen(&pod, &self.pods, now);
-        let key = (pod.namespace.clone(), pod.name.clone());
-        let before = self.pods.apply(pod);
-        let pod = self.pods.get(&key).expect("it was just put there");
-        let arrived = before.is_none_or(|before| before.node != pod.node || before.uid != pod.uid);
+        let place = |pod: &Pod| (pod.node_name.clone(), pod.metadata.uid.clone());
+        let before = self.pods.apply(pod.clone());
+        let arrived = before.is_none_or(|before| place(&before) != place(&pod));
         if arrived && self.wanted.lifecycle {
-            self.marking.pod_arrived(pod, &self.lifecycle.monitor, now);
+            self.marking.pod_arrived(&pod, &self.lifecycle.monitor, now);
         }
     }
 

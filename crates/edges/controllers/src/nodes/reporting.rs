@@ -1,12 +1,13 @@
 //! How do settings come into force while the loops run, and how does everybody see that they did?
 
 use super::Edge;
-use super::objects::{ConfigMap, subject};
+use super::pods::subject;
 use super::settings::{LiveSettings, NAME, NAMESPACE, Report, Sight};
 use crate::writer::Writers;
 use pointsman_api_client::events::Severity;
 use pointsman_api_client::{ApiError, Patch, Resource};
 use pointsman_node_health::Settings;
+use pointsman_objects::ConfigMap;
 use serde::de::IgnoredAny;
 use serde_json::json;
 use std::time::Duration;
@@ -21,7 +22,7 @@ pub(super) const CONFIG_MAPS: Resource = Resource::core("configmaps");
 pub(super) struct Reporting {
     edge: Edge,
     live: LiveSettings,
-    /// What the ConfigMap has to be told; kept, because loops ask after every event.
+    /// What the ConfigMap has to say; kept, because loops ask after every event.
     open: Option<Report>,
     pub writers: Writers<Option<ApiError>>,
     /// No report before this tick: the watch has still to show the last one.
@@ -41,11 +42,11 @@ impl Reporting {
     }
 
     /// Takes in the ConfigMap; returns settings that come into force.
-    pub fn observe(&mut self, map: ConfigMap) -> Option<Settings> {
+    pub fn observe(&mut self, map: &ConfigMap) -> Option<Settings> {
         self.not_before = Duration::ZERO;
-        let uid = map.metadata.uid;
-        let annotations = map.metadata.annotations.unwrap_or_default();
-        let sight = self.live.see(map.data.unwrap_or_default(), annotations);
+        let annotations = map.metadata.annotations.iter();
+        let annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let sight = self.live.see(map.data.clone(), annotations.collect());
         self.open = self.live.report();
         match sight {
             Sight::Same => None,
@@ -60,7 +61,7 @@ impl Reporting {
                     "settings refused, the last good ones stay"
                 );
                 let message = format!("{reason}; the last good settings stay in force");
-                let subject = subject("ConfigMap", NAMESPACE, NAME, &uid);
+                let subject = subject("ConfigMap", NAMESPACE, NAME, &map.metadata.uid);
                 self.edge
                     .tell(&subject, Severity::Warning, "InvalidSettings", message);
                 None
@@ -89,7 +90,7 @@ impl Reporting {
         due.then_some(self.not_before)
     }
 
-    /// Reports what is in force, if the ConfigMap does not tell.
+    /// Reports what is in force, if the ConfigMap does not say it.
     pub fn start(&mut self, now: Duration) {
         if !self.writers.has_room() || now < self.not_before {
             return;
@@ -125,7 +126,7 @@ async fn send(edge: Edge, report: Report) -> Option<ApiError> {
         }
     };
     match outcome {
-        // Somebody was faster; the watch tells.
+        // Somebody was faster; the watch shows it.
         Err(ApiError::AlreadyExists(_) | ApiError::NotFound(_)) => None,
         outcome => outcome.err(),
     }

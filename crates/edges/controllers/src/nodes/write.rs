@@ -1,15 +1,15 @@
 //! How are nodes and their pods written?
 
 use super::Edge;
-use super::objects::{Identity, LiveLeaseObject};
 use jiff::Timestamp;
 use pointsman_api_client::{ApiError, DeleteOptions, Patch, Resource};
-use pointsman_node_health::Node;
 use pointsman_node_health::action::UnknownReason;
 use pointsman_node_health::evict::PodKey;
-use pointsman_node_health::node::ConditionKind;
-use pointsman_node_health::taint::{Effect, Taint, TaintChange};
-use pointsman_slices::pod::CHANGE_TIME_ANNOTATION;
+use pointsman_node_health::taint::TaintChange;
+use pointsman_objects::names::CHANGE_TIME_ANNOTATION;
+use pointsman_objects::node::ConditionKind;
+use pointsman_objects::taint::Taint;
+use pointsman_objects::{Lease, Node};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
@@ -24,16 +24,14 @@ const ATTEMPTS: usize = 5;
 const BETWEEN: Duration = Duration::from_millis(20);
 
 /// The node's lease as the server has it now.
-pub(super) async fn check_lease(edge: &Edge, node: &str) -> Result<LiveLeaseObject, ApiError> {
+pub(super) async fn check_lease(edge: &Edge, node: &str) -> Result<Lease, ApiError> {
     edge.client.api(Resource::LEASES, Some(LEASES)).get(node).await
 }
 
 /// Sets conditions of a silent node to Unknown, provided that nobody wrote the node since it was seen.
 pub(super) async fn mark_unknown(
     edge: &Edge,
-    node: &str,
-    identity: &Identity,
-    created: Option<Timestamp>,
+    node: &Node,
     conditions: &[(ConditionKind, UnknownReason)],
 ) -> Result<(), ApiError> {
     let now = seconds(Timestamp::now());
@@ -45,16 +43,19 @@ pub(super) async fn mark_unknown(
                 "message": reason.message(), "lastTransitionTime": now,
             });
             if *reason == UnknownReason::Never {
-                condition["lastHeartbeatTime"] = created.map(seconds).into();
+                condition["lastHeartbeatTime"] =
+                    node.metadata.created.map(|at| seconds(at.timestamp())).into();
             }
             condition
         })
         .collect();
-    let metadata = json!({ "uid": &*identity.uid, "resourceVersion": &*identity.version });
+    let metadata = json!({ "uid": &*node.metadata.uid, "resourceVersion": &*node.metadata.resource_version });
     let patch = json!({ "metadata": metadata, "status": { "conditions": conditions } });
     let patch = Patch::Strategic(patch.to_string().into_bytes());
     let api = edge.client.api(Resource::NODES, None);
-    api.patch_status::<IgnoredAny>(node, patch).await.map(drop)
+    api.patch_status::<IgnoredAny>(&node.metadata.name, patch)
+        .await
+        .map(drop)
 }
 
 #[derive(Deserialize)]
@@ -117,7 +118,7 @@ fn changed(before: &[Value], change: &TaintChange, now: Timestamp) -> Option<Vec
     };
     let in_slot = |taint: &Taint, value: &Value| {
         let (key, effect) = slot(value);
-        key == taint.key && effect == effect_name(taint.effect)
+        *key == *taint.key && effect == taint.effect.name()
     };
     let mut after: Vec<Value> = before
         .iter()
@@ -128,20 +129,12 @@ fn changed(before: &[Value], change: &TaintChange, now: Timestamp) -> Option<Vec
     let mut added = 0;
     for taint in &change.add {
         if !after.iter().any(|known| in_slot(taint, known)) {
-            let effect = effect_name(taint.effect);
-            after.push(json!({ "key": taint.key, "effect": effect, "timeAdded": seconds(now) }));
+            let effect = taint.effect.name();
+            after.push(json!({ "key": &*taint.key, "effect": effect, "timeAdded": seconds(now) }));
             added += 1;
         }
     }
     (removed + added > 0).then_some(after)
-}
-
-fn effect_name(effect: Effect) -> &'static str {
-    match effect {
-        Effect::NoSchedule => "NoSchedule",
-        Effect::PreferNoSchedule => "PreferNoSchedule",
-        Effect::NoExecute => "NoExecute",
-    }
 }
 
 /// Sets a pod's Ready condition to False and leaves the rest of its status alone.
@@ -156,7 +149,7 @@ pub(super) async fn mark_unready(edge: &Edge, pod: &PodKey, uid: &str) -> Result
     api.patch_status::<IgnoredAny>(&pod.1, patch).await.map(drop)
 }
 
-/// Tells on a pod why it goes, and deletes it with its own grace period.
+/// Says on a pod why it goes, and deletes it with its own grace period.
 pub(super) async fn delete_evicted(edge: &Edge, pod: &PodKey, uid: &str) -> Result<(), ApiError> {
     let condition = json!({
         "type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager",
@@ -186,6 +179,7 @@ fn seconds(at: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pointsman_objects::taint::Effect;
 
     #[test]
     fn taints_of_others_keep_every_field_and_nothing_is_doubled() {

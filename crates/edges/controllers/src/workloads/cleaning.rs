@@ -4,8 +4,8 @@ use super::store::Store;
 use super::{Edge, Now};
 use crate::writer::Writers;
 use pointsman_api_client::{ApiError, DeleteOptions, Patch, Resource};
+use pointsman_objects::Pod;
 use pointsman_workloads::gc::{Leftover, Quarantine, leftovers};
-use pointsman_workloads::pod::Pod;
 use serde::de::IgnoredAny;
 use serde_json::json;
 use std::collections::{BTreeSet, HashSet};
@@ -47,7 +47,7 @@ impl Cleaning {
             return;
         }
         self.next = now.tick + PERIOD;
-        let nodes: HashSet<&str> = store.nodes().map(|node| node.metadata.name.as_str()).collect();
+        let nodes: HashSet<&str> = store.nodes().map(|node| &*node.metadata.name).collect();
         let pods = || store.pods().map(|pod| &**pod);
         let missing = self.quarantine.observe(pods(), &nodes, now.wall);
         let pods: Vec<&Pod> = pods().collect();
@@ -88,7 +88,8 @@ async fn remove(edge: &Edge, leftover: &Leftover, gone: &BTreeSet<String>) -> Re
         other => other?,
     };
     let orphaned = leftover.reason == pointsman_workloads::gc::Reason::Orphaned;
-    if *pod.metadata.uid != *leftover.uid || (orphaned && !pod.node().is_some_and(|node| gone.contains(node)))
+    if *pod.metadata.uid != *leftover.uid
+        || (orphaned && !pod.node_name.as_deref().is_some_and(|node| gone.contains(node)))
     {
         return Ok(());
     }

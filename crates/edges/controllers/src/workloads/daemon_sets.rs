@@ -6,10 +6,9 @@ use super::write::{Family, outcome, subject};
 use super::{Edge, Now};
 use crate::writer::Writers;
 use pointsman_api_client::{ObjectKey, Resource};
+use pointsman_objects::{DaemonSet, Node, Pod};
 use pointsman_slices::queue::{Outcome, Pace, WorkQueue};
-use pointsman_workloads::daemonset::{DaemonSet, DaemonSetPlan, new_pod, plan};
-use pointsman_workloads::pod::Pod;
-use pointsman_workloads::scheduler::Node;
+use pointsman_workloads::daemonset::{DaemonSetPlan, plan};
 use std::sync::Arc;
 
 /// The DaemonSet loop's state.
@@ -146,7 +145,7 @@ async fn carry_out(edge: Edge, set: Arc<DaemonSet>, plan: DaemonSetPlan) -> Done
     let bodies = plan
         .create
         .iter()
-        .map(|node| new_pod(&set, node).to_string().into_bytes());
+        .map(|node| set.new_pod(node).to_string().into_bytes());
     edge.create_pods(&about, bodies.collect(), &mut written).await;
     edge.delete_pods(&about, &plan.delete, &mut written).await;
     if let Some(status) = &plan.status {

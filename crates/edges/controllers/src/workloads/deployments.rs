@@ -6,13 +6,12 @@ use super::{Edge, Now};
 use crate::writer::Writers;
 use pointsman_api_client::events::Severity;
 use pointsman_api_client::{ApiError, DeleteOptions, ObjectKey, Patch, Resource};
+use pointsman_objects::template::NewReplicaSet;
+use pointsman_objects::{Deployment, Pod, ReplicaSet};
 use pointsman_slices::queue::{Outcome, Pace, WorkQueue};
-use pointsman_workloads::deployment::{Deployment, DeploymentPlan, REVISION_ANNOTATION, plan};
-use pointsman_workloads::pod::Pod;
-use pointsman_workloads::replicaset::ReplicaSet;
-use pointsman_workloads::template;
+use pointsman_workloads::deployment::{DeploymentPlan, REVISION_ANNOTATION, plan};
 use serde::de::IgnoredAny;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -59,7 +58,7 @@ impl Deployments {
             // A Deployment that recreates waits for the last old pod to be gone.
             Change::Pod {
                 old: Some(pod), new, ..
-            } if new.as_ref().is_none_or(|new| new.finished()) => {
+            } if new.as_ref().is_none_or(|new| new.is_finished()) => {
                 let set = pod.controller_uid().and_then(|uid| store.set_with_uid(uid));
                 if let Some(set) = set.cloned() {
                     self.add_owner(store, &set, now);
@@ -132,8 +131,8 @@ fn plan_for(store: &Store, deployment: &Deployment, now: Now) -> DeploymentPlan 
     let alive = |set: &&ReplicaSet| {
         let pods = store
             .pods_of(&set.metadata.uid)
-            .filter(|pod: &&Pod| !pod.finished());
-        (set.metadata.uid.clone(), pods.count())
+            .filter(|pod: &&Pod| !pod.is_finished());
+        (set.metadata.uid.to_string(), pods.count())
     };
     let pods: HashMap<String, usize> = sets.iter().map(alive).collect();
     plan(deployment, &sets, &pods, now.wall)
@@ -141,7 +140,7 @@ fn plan_for(store: &Store, deployment: &Deployment, now: Now) -> DeploymentPlan 
 
 async fn carry_out(edge: Edge, deployment: Arc<Deployment>, plan: DeploymentPlan) -> Result<(), ApiError> {
     let metadata = &deployment.metadata;
-    let namespace = metadata.namespace.as_str();
+    let namespace = &*metadata.namespace;
     let about = subject("apps/v1", "Deployment", metadata);
     let family = Family {
         resource: Resource::DEPLOYMENTS,
@@ -179,8 +178,7 @@ async fn carry_out(edge: Edge, deployment: Arc<Deployment>, plan: DeploymentPlan
         edge.write_status(Resource::DEPLOYMENTS, metadata, status).await?;
     }
     if let Some(revision) = &plan.revision {
-        let patch =
-            json!({ "metadata": { "uid": metadata.uid, "annotations": { REVISION_ANNOTATION: revision } } });
+        let patch = json!({ "metadata": { "uid": &*metadata.uid, "annotations": { REVISION_ANNOTATION: revision } } });
         let api = edge.client.api(Resource::DEPLOYMENTS, Some(namespace));
         let patch = Patch::Merge(patch.to_string().into_bytes());
         api.patch::<IgnoredAny>(&metadata.name, patch).await?;
@@ -190,24 +188,21 @@ async fn carry_out(edge: Edge, deployment: Arc<Deployment>, plan: DeploymentPlan
 
 /// Creates a ReplicaSet. Its name comes from the template, so one of that name is either ours already,
 /// made a moment ago, or a stranger's: then the next attempt uses another name.
-async fn create(edge: &Edge, deployment: &Deployment, set: &Value) -> Result<(), ApiError> {
+async fn create(edge: &Edge, deployment: &Deployment, new: &NewReplicaSet) -> Result<(), ApiError> {
     let metadata = &deployment.metadata;
     let api = edge.client.api(Resource::REPLICA_SETS, Some(&metadata.namespace));
-    let taken = match api.create::<Answer>(set.to_string().into_bytes()).await {
+    let body = deployment.new_replica_set(new).to_string().into_bytes();
+    let taken = match api.create::<Answer>(body).await {
         Ok(_) => return Ok(()),
         Err(ApiError::AlreadyExists(status)) => status,
         Err(error) => return Err(error),
     };
-    let name = set
-        .pointer("/metadata/name")
-        .and_then(Value::as_str)
-        .unwrap_or_default();
-    let found: ReplicaSet = api.get(name).await?;
+    let found: ReplicaSet = api.get(&new.name).await?;
     let ours = found
         .metadata
         .controller()
         .is_some_and(|owner| owner.uid == metadata.uid);
-    if ours && template::same(&found.spec.template, &deployment.spec.template) {
+    if ours && found.spec.template.same(&deployment.spec.template) {
         return Ok(());
     }
     let status = serde_json::to_value(deployment.collided()).expect("a status always serializes");

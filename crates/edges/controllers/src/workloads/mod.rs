@@ -14,21 +14,20 @@ mod write;
 
 use crate::loops::Loop;
 use crate::manager::Context;
+use crate::shared::Shared;
 use crate::writer::sleep_until;
 use cleaning::Cleaning;
 use daemon_sets::DaemonSets;
 use deployments::Deployments;
 use pointsman_api_client::events::Recorder;
 use pointsman_api_client::{Client, Event as Seen, ObjectKey, Resource, Scope, Watcher};
-use pointsman_workloads::Timestamp;
-use pointsman_workloads::daemonset::DaemonSet;
-use pointsman_workloads::deployment::Deployment;
-use pointsman_workloads::pod::Pod;
-use pointsman_workloads::replicaset::ReplicaSet;
-use pointsman_workloads::scheduler::Node;
+use pointsman_model::Moment;
+use pointsman_objects::{DaemonSet, Deployment, Node, Pod, ReplicaSet};
 use replica_sets::ReplicaSets;
 use scheduling::Scheduling;
+use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 use store::Store;
 use tokio::sync::mpsc;
@@ -38,10 +37,10 @@ use tokio::time::Instant;
 /// Events that may wait for the owner.
 const INBOX: usize = 1024;
 
-/// What the owner is told.
+/// What the owner gets.
 enum Input {
-    Pod(Box<Pod>),
-    Node(Box<Node>),
+    Pod(Arc<Pod>),
+    Node(Arc<Node>),
     Set(Box<ReplicaSet>),
     Deployment(Box<Deployment>),
     Daemon(Box<DaemonSet>),
@@ -62,14 +61,13 @@ enum Source {
 #[derive(Clone, Copy, Debug)]
 struct Now {
     tick: Duration,
-    wall: Timestamp,
+    wall: Moment,
 }
 
 impl Now {
     /// The tick at which it will be this time.
-    fn tick_at(self, at: Timestamp) -> Duration {
-        let wait = at.duration_since(self.wall);
-        self.tick + Duration::try_from(wait).unwrap_or(Duration::ZERO)
+    fn tick_at(self, at: Moment) -> Duration {
+        self.tick + at.since(self.wall)
     }
 }
 
@@ -95,10 +93,19 @@ pub(crate) fn wanted(context: &Context) -> bool {
 }
 
 /// Runs until it is asked to stop; ends at once when dropped.
-pub(crate) async fn run(context: Context) {
+pub(crate) fn run(context: Context, shared: &mut Shared) -> impl Future<Output = ()> + Send + use<> {
+    let (sender, inbox) = mpsc::channel(INBOX);
+    let (watches, sources) = watch(&context, shared, sender);
+    work(context, inbox, watches, sources)
+}
+
+async fn work(
+    context: Context,
+    mut inbox: mpsc::Receiver<Input>,
+    _watches: JoinSet<()>,
+    sources: BTreeSet<Source>,
+) {
     let mut stop = context.stop.clone();
-    let (sender, mut inbox) = mpsc::channel(INBOX);
-    let (_watches, sources) = watch(&context, sender);
     let mut owner = Owner::new(&context, sources);
     let mut batch = Vec::with_capacity(INBOX);
     loop {
@@ -123,55 +130,74 @@ pub(crate) async fn run(context: Context) {
     owner.drain().await;
 }
 
-/// Starts the watches that the wanted loops need; they end with the returned set.
-fn watch(context: &Context, sender: mpsc::Sender<Input>) -> (JoinSet<()>, BTreeSet<Source>) {
+/// Subscribes to what is shared and starts the other watches that the loops need; those end with the
+/// returned set.
+fn watch(
+    context: &Context,
+    shared: &mut Shared,
+    sender: mpsc::Sender<Input>,
+) -> (JoinSet<()>, BTreeSet<Source>) {
     let loops = &context.config.loops;
-    let mut tasks = JoinSet::new();
-    let mut sources = BTreeSet::from([Source::Pods]);
-    let client = || context.client.clone();
-    let pods = Watcher::new(client(), Scope::all(Resource::PODS));
-    tasks.spawn(pods.forward(sender.clone(), |event| {
-        input(event, Source::Pods, |pod| Input::Pod(Box::new(pod)))
-    }));
+    let mut watches = Watches {
+        client: &context.client,
+        sender: sender.clone(),
+        tasks: JoinSet::new(),
+        sources: BTreeSet::from([Source::Pods]),
+    };
+    shared.pods.subscribe(sender.clone(), |event| {
+        shared_input(event, Source::Pods, |pod| Input::Pod(pod.clone()))
+    });
     let of_nodes = [Loop::Scheduler, Loop::PodGarbage, Loop::DaemonSets];
     if of_nodes.into_iter().any(|which| loops.runs(which)) {
-        sources.insert(Source::Nodes);
-        let nodes = Watcher::new(client(), Scope::all(Resource::NODES));
-        tasks.spawn(nodes.forward(sender.clone(), |event| {
-            input(event, Source::Nodes, |node| Input::Node(Box::new(node)))
-        }));
+        watches.sources.insert(Source::Nodes);
+        shared.nodes.subscribe(sender, |event| {
+            shared_input(event, Source::Nodes, |node| Input::Node(node.clone()))
+        });
     }
     if loops.runs(Loop::ReplicaSets) || loops.runs(Loop::Deployments) {
-        sources.insert(Source::Sets);
-        let sets = Watcher::new(client(), Scope::all(Resource::REPLICA_SETS));
-        tasks.spawn(sets.forward(sender.clone(), |event| {
-            input(event, Source::Sets, |set| Input::Set(Box::new(set)))
-        }));
+        watches.add(Resource::REPLICA_SETS, Source::Sets, Input::Set);
     }
     if loops.runs(Loop::DaemonSets) {
-        sources.insert(Source::Daemons);
-        let daemons = Watcher::new(client(), Scope::all(Resource::DAEMON_SETS));
-        tasks.spawn(daemons.forward(sender.clone(), |event| {
-            input(event, Source::Daemons, |daemon| Input::Daemon(Box::new(daemon)))
-        }));
+        watches.add(Resource::DAEMON_SETS, Source::Daemons, Input::Daemon);
     }
     if loops.runs(Loop::Deployments) {
-        sources.insert(Source::Deployments);
-        let deployments = Watcher::new(client(), Scope::all(Resource::DEPLOYMENTS));
-        tasks.spawn(deployments.forward(sender, |event| {
-            input(event, Source::Deployments, |deployment| {
-                Input::Deployment(Box::new(deployment))
-            })
-        }));
+        watches.add(Resource::DEPLOYMENTS, Source::Deployments, Input::Deployment);
     }
-    (tasks, sources)
+    (watches.tasks, watches.sources)
 }
 
-fn input<T>(event: Seen<T>, source: Source, applied: impl Fn(T) -> Input) -> Option<Input> {
+/// Watches of this loop alone.
+struct Watches<'a> {
+    client: &'a Client,
+    sender: mpsc::Sender<Input>,
+    tasks: JoinSet<()>,
+    sources: BTreeSet<Source>,
+}
+
+impl Watches<'_> {
+    fn add<T: DeserializeOwned + Send + 'static>(
+        &mut self,
+        resource: Resource,
+        source: Source,
+        applied: fn(Box<T>) -> Input,
+    ) {
+        self.sources.insert(source);
+        let watcher = Watcher::<T>::new(self.client.clone(), Scope::all(resource));
+        let input = move |event| match event {
+            Seen::Init => None,
+            Seen::Applied { object, .. } => Some(applied(Box::new(object))),
+            Seen::Deleted { key, .. } => Some(Input::Gone(source, key)),
+            Seen::Synced(_) => Some(Input::Listed(source)),
+        };
+        self.tasks.spawn(watcher.forward(self.sender.clone(), input));
+    }
+}
+
+fn shared_input<T>(event: &Seen<T>, source: Source, applied: impl Fn(&T) -> Input) -> Option<Input> {
     match event {
         Seen::Init => None,
         Seen::Applied { object, .. } => Some(applied(object)),
-        Seen::Deleted { key, .. } => Some(Input::Gone(source, key)),
+        Seen::Deleted { key, .. } => Some(Input::Gone(source, key.clone())),
         Seen::Synced(_) => Some(Input::Listed(source)),
     }
 }
@@ -228,8 +254,8 @@ impl Owner {
     fn take(&mut self, input: Input) {
         let now = self.store.now();
         let change = match input {
-            Input::Pod(pod) => self.store.apply_pod(*pod),
-            Input::Node(node) => self.store.apply_node(*node),
+            Input::Pod(pod) => self.store.apply_pod(pod),
+            Input::Node(node) => self.store.apply_node(node),
             Input::Set(set) => self.store.apply_set(*set),
             Input::Deployment(deployment) => self.store.apply_deployment(*deployment),
             Input::Daemon(daemon) => self.store.apply_daemon(*daemon),

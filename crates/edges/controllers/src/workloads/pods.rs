@@ -5,8 +5,8 @@ use super::write::Answer;
 use super::{Edge, Now};
 use pointsman_api_client::events::{Severity, Subject};
 use pointsman_api_client::{ApiError, DeleteOptions, Resource};
+use pointsman_objects::Pod;
 use pointsman_workloads::expectations::{Expectations, Seen};
-use pointsman_workloads::pod::Pod;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -72,7 +72,7 @@ impl Awaited {
 }
 
 fn seen(pod: &Pod) -> Seen {
-    if pod.deleting() {
+    if pod.is_terminating() {
         Seen::Leaving
     } else {
         Seen::Present

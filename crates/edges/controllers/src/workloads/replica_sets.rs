@@ -6,9 +6,10 @@ use super::write::{Family, outcome, subject};
 use super::{Edge, Now};
 use crate::writer::Writers;
 use pointsman_api_client::{ObjectKey, Resource};
+use pointsman_model::Text;
+use pointsman_objects::{Pod, ReplicaSet};
 use pointsman_slices::queue::{Outcome, Pace, WorkQueue};
-use pointsman_workloads::pod::Pod;
-use pointsman_workloads::replicaset::{ReplicaSet, ReplicaSetPlan, count_by_node, new_pod, plan};
+use pointsman_workloads::replicaset::{ReplicaSetPlan, count_by_node, plan};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ pub(super) struct ReplicaSets {
     pub writers: Writers<Done>,
     awaited: Awaited,
     /// Why the last creation or deletion failed, by uid.
-    failures: HashMap<String, String>,
+    failures: HashMap<Text, String>,
 }
 
 /// What became of one pass.
@@ -183,7 +184,7 @@ async fn carry_out(edge: Edge, set: Arc<ReplicaSet>, plan: ReplicaSetPlan) -> Do
     }
     let about = subject("apps/v1", "ReplicaSet", &set.metadata);
     if plan.create > 0 {
-        let body = new_pod(&set).to_string().into_bytes();
+        let body = set.new_pod().to_string().into_bytes();
         edge.create_pods(&about, vec![body; plan.create], written).await;
     }
     edge.delete_pods(&about, &plan.delete, written).await;

@@ -5,9 +5,9 @@ use super::{Edge, Now};
 use crate::writer::Writers;
 use pointsman_api_client::events::{Severity, Subject};
 use pointsman_api_client::{ApiError, ObjectKey, Patch, Resource};
+use pointsman_model::{Moment, Text};
+use pointsman_objects::{ConditionStatus, Pod};
 use pointsman_slices::queue::{Outcome, Pace, WorkQueue};
-use pointsman_workloads::Timestamp;
-use pointsman_workloads::pod::Pod;
 use pointsman_workloads::scheduler::{Load, is_pending, place};
 use serde::de::IgnoredAny;
 use serde_json::json;
@@ -25,15 +25,15 @@ pub(super) struct Scheduling {
     pub writers: Writers<Done>,
     load: Load,
     /// Pods that were given a node which the cache does not show yet.
-    assumed: HashMap<ObjectKey, (Arc<Pod>, String)>,
-    /// Pods that found no node, and what they were told.
+    assumed: HashMap<ObjectKey, (Arc<Pod>, Text)>,
+    /// Pods that found no node, and the message about it.
     waiting: BTreeMap<ObjectKey, String>,
 }
 
 /// What became of one pod.
 pub(super) struct Done {
     key: ObjectKey,
-    uid: Box<str>,
+    uid: Text,
     failure: Option<ApiError>,
 }
 
@@ -68,9 +68,8 @@ impl Scheduling {
 
     fn pod_changed(&mut self, key: &ObjectKey, old: Option<&Pod>, new: Option<&Pod>, now: Now) {
         let place = |pod: Option<&Pod>| {
-            pod.filter(|pod| !pod.finished())
-                .and_then(Pod::node)
-                .map(str::to_owned)
+            pod.filter(|pod| !pod.is_finished())
+                .and_then(|pod| pod.node_name.clone())
         };
         let (before, after) = (place(old), place(new));
         if let (Some(pod), Some(node)) = (old, &before) {
@@ -117,8 +116,8 @@ impl Scheduling {
             match place(&pod, store.nodes(), &self.load) {
                 Ok(node) => {
                     self.load.add(&pod, node);
-                    self.assumed.insert(key.clone(), (pod.clone(), node.to_owned()));
-                    let bound = bind(self.edge.clone(), pod.clone(), node.to_owned());
+                    self.assumed.insert(key.clone(), (pod.clone(), node.clone()));
+                    let bound = bind(self.edge.clone(), pod.clone(), node.clone());
                     self.writers.start(done(key, pod, bound));
                 }
                 Err(message) if self.waiting.get(&key) == Some(&message) => {
@@ -148,7 +147,7 @@ impl Scheduling {
                 self.waiting.remove(&done.key);
                 tracing::debug!(pod = %done.key, %error, "tried again");
                 match error {
-                    // Somebody else placed or removed it; the watch tells.
+                    // Somebody else placed or removed it; the watch shows it.
                     ApiError::NotFound(_) | ApiError::Conflict(_) => Outcome::Done,
                     _ => Outcome::Retry,
                 }
@@ -164,13 +163,13 @@ async fn done(key: ObjectKey, pod: Arc<Pod>, write: impl Future<Output = Result<
     Done { key, uid, failure }
 }
 
-async fn bind(edge: Edge, pod: Arc<Pod>, node: String) -> Result<(), ApiError> {
+async fn bind(edge: Edge, pod: Arc<Pod>, node: Text) -> Result<(), ApiError> {
     let metadata = &pod.metadata;
     let binding = json!({
         "apiVersion": "v1",
         "kind": "Binding",
         "metadata": { "name": &*metadata.name, "namespace": &*metadata.namespace, "uid": &*metadata.uid },
-        "target": { "apiVersion": "v1", "kind": "Node", "name": node },
+        "target": { "apiVersion": "v1", "kind": "Node", "name": &*node },
     });
     let api = edge.client.api(Resource::PODS, Some(&metadata.namespace));
     api.create_sub::<IgnoredAny>(&metadata.name, "binding", binding.to_string().into_bytes())
@@ -183,27 +182,18 @@ async fn bind(edge: Edge, pod: Arc<Pod>, node: String) -> Result<(), ApiError> {
     Ok(())
 }
 
-async fn tell_unschedulable(
-    edge: Edge,
-    pod: Arc<Pod>,
-    message: String,
-    now: Timestamp,
-) -> Result<(), ApiError> {
+async fn tell_unschedulable(edge: Edge, pod: Arc<Pod>, message: String, now: Moment) -> Result<(), ApiError> {
     let metadata = &pod.metadata;
-    let known = pod
-        .status
-        .conditions
-        .iter()
-        .find(|condition| &*condition.r#type == "PodScheduled");
+    let known = pod.scheduled_condition;
     let since = known
-        .filter(|condition| &*condition.status == "False")
-        .and_then(|c| c.last_transition_time);
+        .filter(|condition| condition.status == ConditionStatus::False)
+        .and_then(|condition| condition.changed);
     let condition = json!({
         "type": "PodScheduled",
         "status": "False",
         "reason": "Unschedulable",
         "message": message,
-        "lastTransitionTime": format!("{:.0}", since.unwrap_or(now)),
+        "lastTransitionTime": since.unwrap_or(now).start_of_second().to_string(),
     });
     let patch = json!({ "metadata": { "uid": &*metadata.uid }, "status": { "conditions": [condition] } });
     let api = edge.client.api(Resource::PODS, Some(&metadata.namespace));

@@ -2,13 +2,9 @@
 
 use super::Now;
 use pointsman_api_client::ObjectKey;
-use pointsman_workloads::Timestamp;
-use pointsman_workloads::daemonset::DaemonSet;
-use pointsman_workloads::deployment::Deployment;
-use pointsman_workloads::meta::Metadata;
-use pointsman_workloads::pod::Pod;
-use pointsman_workloads::replicaset::ReplicaSet;
-use pointsman_workloads::scheduler::Node;
+use pointsman_model::{Moment, Text};
+use pointsman_objects::metadata::{All, Metadata};
+use pointsman_objects::{DaemonSet, Deployment, Node, Pod, ReplicaSet};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -41,12 +37,12 @@ pub(super) enum Change {
 #[derive(Debug)]
 pub(super) struct Store {
     start: Instant,
-    pods: BTreeMap<ObjectKey, Arc<Pod>>,
+    pods: BTreeMap<PodKey, Arc<Pod>>,
     /// Pods by the uid of the object that controls them.
-    pods_of: HashMap<Box<str>, BTreeSet<ObjectKey>>,
+    pods_of: HashMap<Text, BTreeSet<PodKey>>,
     /// Pods that nobody controls, by namespace.
-    orphans: HashMap<Box<str>, BTreeSet<ObjectKey>>,
-    nodes: BTreeMap<String, Arc<Node>>,
+    orphans: HashMap<Text, BTreeSet<PodKey>>,
+    nodes: BTreeMap<Text, Arc<Node>>,
     sets: Filed<ReplicaSet>,
     deployments: Filed<Deployment>,
     daemons: Filed<DaemonSet>,
@@ -56,7 +52,7 @@ pub(super) struct Store {
 #[derive(Debug)]
 struct Filed<T> {
     objects: BTreeMap<ObjectKey, Arc<T>>,
-    keys: HashMap<String, ObjectKey>,
+    keys: HashMap<Text, ObjectKey>,
 }
 
 impl<T> Default for Filed<T> {
@@ -70,7 +66,7 @@ impl<T> Default for Filed<T> {
 
 impl<T> Filed<T> {
     /// Puts an object in its place; returns its key, what was there, and itself.
-    fn put(&mut self, object: T, metadata: fn(&T) -> &Metadata) -> (ObjectKey, Option<Arc<T>>, Arc<T>) {
+    fn put(&mut self, object: T, metadata: fn(&T) -> &Metadata<All>) -> (ObjectKey, Option<Arc<T>>, Arc<T>) {
         let (key, uid) = (key_of(metadata(&object)), metadata(&object).uid.clone());
         let object = Arc::new(object);
         let old = self.remove(&key, metadata);
@@ -79,7 +75,7 @@ impl<T> Filed<T> {
         (key, old, object)
     }
 
-    fn remove(&mut self, key: &ObjectKey, metadata: fn(&T) -> &Metadata) -> Option<Arc<T>> {
+    fn remove(&mut self, key: &ObjectKey, metadata: fn(&T) -> &Metadata<All>) -> Option<Arc<T>> {
         let old = self.objects.remove(key)?;
         self.keys.remove(&metadata(&old).uid);
         Some(old)
@@ -103,36 +99,36 @@ impl Store {
     pub fn now(&self) -> Now {
         Now {
             tick: self.start.elapsed(),
-            wall: Timestamp::now(),
+            wall: Moment::from(jiff::Timestamp::now()),
         }
     }
 
-    pub fn apply_pod(&mut self, pod: Pod) -> Change {
-        let key = ObjectKey::new(&pod.metadata.namespace, &pod.metadata.name);
+    pub fn apply_pod(&mut self, pod: Arc<Pod>) -> Change {
+        let key = pod_key(&pod);
         let old = self.unfile_pod(&key);
-        let pod = Arc::new(pod);
-        let place = match pod.controller_uid() {
-            Some(uid) => self.pods_of.entry(uid.into()),
+        let place = match pod.metadata.controller() {
+            Some(owner) => self.pods_of.entry(owner.uid.clone()),
             None => self.orphans.entry(pod.metadata.namespace.clone()),
         };
         place.or_default().insert(key.clone());
-        self.pods.insert(key.clone(), pod.clone());
+        self.pods.insert(key, pod.clone());
         Change::Pod {
-            key,
+            key: key_of(&pod.metadata),
             old,
             new: Some(pod),
         }
     }
 
     pub fn remove_pod(&mut self, key: &ObjectKey) -> Change {
+        let name = (key.namespace().into(), key.name().into());
         Change::Pod {
             key: key.clone(),
-            old: self.unfile_pod(key),
+            old: self.unfile_pod(&name),
             new: None,
         }
     }
 
-    fn unfile_pod(&mut self, key: &ObjectKey) -> Option<Arc<Pod>> {
+    fn unfile_pod(&mut self, key: &PodKey) -> Option<Arc<Pod>> {
         let old = self.pods.remove(key)?;
         let (index, place): (_, &str) = match old.controller_uid() {
             Some(uid) => (&mut self.pods_of, uid),
@@ -147,10 +143,9 @@ impl Store {
         Some(old)
     }
 
-    pub fn apply_node(&mut self, node: Node) -> Change {
-        let node = Arc::new(node);
+    pub fn apply_node(&mut self, node: Arc<Node>) -> Change {
         match self.nodes.insert(node.metadata.name.clone(), node.clone()) {
-            Some(before) if before == node => Change::Nothing,
+            Some(before) if same_to_pods(&before, &node) => Change::Nothing,
             _ => Change::Node,
         }
     }
@@ -199,7 +194,7 @@ impl Store {
     }
 
     pub fn pod(&self, key: &ObjectKey) -> Option<&Arc<Pod>> {
-        self.pods.get(key)
+        self.pods.get(&(key.namespace().into(), key.name().into()))
     }
 
     pub fn pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
@@ -276,8 +271,24 @@ impl Store {
     }
 }
 
+/// Namespace and name of a pod, in the pod's own memory.
+type PodKey = (Text, Text);
+
+fn pod_key(pod: &Pod) -> PodKey {
+    (pod.metadata.namespace.clone(), pod.metadata.name.clone())
+}
+
+/// Whether two versions of a node differ in nothing that decides which pods it takes.
+fn same_to_pods(one: &Node, other: &Node) -> bool {
+    one.metadata.labels == other.metadata.labels
+        && one.unschedulable == other.unschedulable
+        && one.taints == other.taints
+        && one.is_ready() == other.is_ready()
+        && one.pod_limit == other.pod_limit
+}
+
 /// The key of an object.
-pub(super) fn key_of(metadata: &Metadata) -> ObjectKey {
+pub(super) fn key_of<K>(metadata: &Metadata<K>) -> ObjectKey {
     ObjectKey::new(&metadata.namespace, &metadata.name)
 }
 
@@ -295,13 +306,11 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn pod(name: &str, owner: Option<&str>) -> Pod {
+    fn pod(name: &str, owner: Option<&str>) -> Arc<Pod> {
         let owners = owner.map(|uid| json!({ "uid": uid, "controller": true }));
         let owners: Vec<_> = owners.into_iter().collect();
-        serde_json::from_value(json!({
-            "metadata": { "namespace": "ns", "name": name, "uid": name, "ownerReferences": owners },
-        }))
-        .unwrap()
+        let metadata = json!({ "namespace": "ns", "name": name, "uid": name, "ownerReferences": owners });
+        Arc::new(serde_json::from_value(json!({ "metadata": metadata })).unwrap())
     }
 
     #[tokio::test]

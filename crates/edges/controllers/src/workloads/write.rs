@@ -3,8 +3,9 @@
 use super::Edge;
 use pointsman_api_client::events::{News, Severity, Subject};
 use pointsman_api_client::{ApiError, DeleteOptions, ObjectKey, Patch, Resource};
+use pointsman_objects::OwnerReference;
+use pointsman_objects::metadata::{All, Metadata};
 use pointsman_slices::queue::Outcome;
-use pointsman_workloads::meta::{Metadata, OwnerReference};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
@@ -25,7 +26,7 @@ pub(super) struct AnswerMetadata {
 pub(super) struct Family<'a> {
     pub resource: Resource,
     pub kind: &'static str,
-    pub metadata: &'a Metadata,
+    pub metadata: &'a Metadata<All>,
     pub children: Resource,
 }
 
@@ -46,12 +47,12 @@ impl Edge {
         let Family {
             metadata, children, ..
         } = family;
-        let namespace = metadata.namespace.as_str();
+        let namespace = &*metadata.namespace;
         if !adopt.is_empty() {
             // The cache may not know yet that the controller is being deleted or another by now.
             let api = self.client.api(family.resource, Some(namespace));
             let fresh = api.get::<Fresh>(&metadata.name).await?.metadata;
-            if fresh.uid != metadata.uid || fresh.deleting() {
+            if fresh.uid != metadata.uid || fresh.is_terminating() {
                 return Ok(());
             }
         }
@@ -128,14 +129,15 @@ impl Edge {
     pub async fn write_status(
         &self,
         resource: Resource,
-        metadata: &Metadata,
+        metadata: &Metadata<All>,
         mut status: Value,
     ) -> Result<(), ApiError> {
         // A merge patch keeps what it does not name, so a list that became empty has to be named.
         if status.get("conditions").is_none() {
             status["conditions"] = Value::Null;
         }
-        let patch = json!({ "metadata": { "resourceVersion": metadata.resource_version }, "status": status });
+        let patch =
+            json!({ "metadata": { "resourceVersion": &*metadata.resource_version }, "status": status });
         let api = self.client.api(resource, Some(&metadata.namespace));
         let patch = Patch::Merge(patch.to_string().into_bytes());
         api.patch_status::<IgnoredAny>(&metadata.name, patch)
@@ -166,12 +168,12 @@ pub(super) fn outcome(key: &ObjectKey, failure: Option<&ApiError>) -> Outcome {
 }
 
 /// What an event about this object refers to.
-pub(super) fn subject(api_version: &str, kind: &str, metadata: &Metadata) -> Subject {
+pub(super) fn subject(api_version: &str, kind: &str, metadata: &Metadata<All>) -> Subject {
     Subject {
         api_version: api_version.into(),
         kind: kind.into(),
-        namespace: metadata.namespace.clone(),
-        name: metadata.name.clone(),
-        uid: metadata.uid.clone(),
+        namespace: metadata.namespace.to_string(),
+        name: metadata.name.to_string(),
+        uid: metadata.uid.to_string(),
     }
 }

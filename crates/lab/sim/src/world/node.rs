@@ -3,10 +3,13 @@
 use crate::events::Millis;
 use crate::link::Link;
 use pointsman_latency_profile::{ReportPeriod, Values};
-use pointsman_node_health::evict::Pod;
-use pointsman_node_health::node::{Condition, ConditionKind, Status, Text};
-use pointsman_node_health::taint::{Effect, NOT_READY, Toleration, UNREACHABLE};
-use pointsman_node_health::{Lease, Node};
+use pointsman_model::{Labels, Moment, Text};
+use pointsman_node_health::Renewal;
+use pointsman_objects::names::{NOT_READY_TAINT, UNREACHABLE_TAINT, ZONE_LABEL};
+use pointsman_objects::node::{ConditionKind, NodeCondition};
+use pointsman_objects::taint::{Effect, Toleration, TolerationOperator};
+use pointsman_objects::{Condition, ConditionStatus, Metadata, Node, Pod};
+use std::sync::Arc;
 
 /// A node, its link, and what the API server has of it.
 #[derive(Debug)]
@@ -15,7 +18,7 @@ pub(super) struct SimNode {
     pub alive: bool,
     /// In use.
     pub period: ReportPeriod,
-    /// As its last report told.
+    /// As its last report said.
     pub seen_period: ReportPeriod,
     /// When the last report is, or will be, at the API server.
     pub report_arrives: Millis,
@@ -38,29 +41,36 @@ impl SimNode {
     pub fn new(number: usize, zone: usize, values: Values, link: Link) -> Self {
         let name: Text = format!("n{number}").into();
         let beats: [Text; 2] = ["tick".into(), "tock".into()];
-        let ready = Condition {
+        let ready = NodeCondition {
             kind: ConditionKind::Ready,
-            status: Status::True,
+            status: ConditionStatus::True,
             heartbeat: beats[0].clone(),
+            changed: None,
             by_controller: false,
         };
         let object = Node {
-            name: name.clone(),
-            created: None,
-            zone: format!("z{zone}").into(),
-            excluded: false,
-            unschedulable: false,
-            conditions: vec![ready],
-            taints: Vec::new(),
+            metadata: Metadata {
+                name: name.clone(),
+                labels: Labels::new([(ZONE_LABEL, format!("z{zone}"))]),
+                ..Metadata::default()
+            },
+            conditions: [ready].into(),
+            ..Node::default()
         };
         let pod = Pod {
-            namespace: "default".into(),
-            name: format!("p{number}").into(),
-            uid: "first".into(),
-            node: Some(name),
+            metadata: Metadata {
+                namespace: "default".into(),
+                name: format!("p{number}").into(),
+                uid: "first".into(),
+                ..Metadata::default()
+            },
+            node_name: Some(name),
             tolerations: tolerations(values),
-            leaving: false,
-            ready: true,
+            ready_condition: Some(Condition {
+                status: ConditionStatus::True,
+                changed: None,
+            }),
+            ..Pod::default()
         };
         Self {
             link,
@@ -83,23 +93,23 @@ impl SimNode {
         let ready = &mut self.object.conditions[0];
         let next = usize::from(ready.heartbeat == self.beats[0]);
         ready.heartbeat = self.beats[next].clone();
-        ready.status = Status::True;
+        ready.status = ConditionStatus::True;
         ready.by_controller = false;
     }
 
     /// The object as the controller's verdict leaves it.
     pub fn mark_unknown(&mut self) {
         let ready = &mut self.object.conditions[0];
-        ready.status = Status::Unknown;
+        ready.status = ConditionStatus::Unknown;
         ready.by_controller = true;
     }
 
     /// The lease in its newest version.
-    pub fn lease(&self) -> Lease {
-        Lease {
-            node: self.object.name.clone(),
+    pub fn lease(&self) -> Renewal {
+        Renewal {
+            node: self.object.metadata.name.clone(),
             revision: self.revision,
-            renewed: self.beats[(self.revision % 2) as usize].clone(),
+            renewed: Some(Moment::from_seconds((self.revision % 2) as i64)),
         }
     }
 
@@ -114,21 +124,22 @@ impl SimNode {
 
     /// A new pod, with the tolerations that new pods get.
     pub fn replace_pod(&mut self, values: Values) {
-        self.pod.uid = "second".into();
+        self.pod.metadata.uid = "second".into();
         self.pod.tolerations = tolerations(values);
     }
 }
 
-fn tolerations(values: Values) -> Vec<Toleration> {
+fn tolerations(values: Values) -> Arc<[Toleration]> {
     let toleration = |key: &str, seconds: u64| Toleration {
         key: key.into(),
-        operator: "Exists".into(),
+        operator: TolerationOperator::Exists,
         effect: Some(Effect::NoExecute),
         toleration_seconds: i64::try_from(seconds).ok(),
         ..Toleration::default()
     };
-    vec![
-        toleration(NOT_READY, values.tolerations.not_ready),
-        toleration(UNREACHABLE, values.tolerations.unreachable),
+    [
+        toleration(NOT_READY_TAINT, values.tolerations.not_ready),
+        toleration(UNREACHABLE_TAINT, values.tolerations.unreachable),
     ]
+    .into()
 }

@@ -4,11 +4,13 @@ use super::{Event, World};
 use crate::events::Millis;
 use crate::scenario::Heartbeats;
 use pointsman_latency_profile::ReportPeriod;
+use pointsman_model::Text;
 use pointsman_node_health::action::LiveLease;
 use pointsman_node_health::evict::Evictor;
-use pointsman_node_health::node::Text;
-use pointsman_node_health::taint::{Effect, TaintChange};
+use pointsman_node_health::taint::TaintChange;
 use pointsman_node_health::{Action, Monitor};
+use pointsman_objects::taint::Effect;
+use std::sync::Arc;
 
 impl World {
     /// A controller that knows nothing reads everything.
@@ -21,7 +23,7 @@ impl World {
             if self.heartbeats == Heartbeats::Leases && node.revision > 0 {
                 let mut lease = node.lease();
                 lease.revision = node.live_revision(self.now);
-                self.monitor.observe_lease(lease, clock);
+                self.monitor.observe_lease(&lease, clock);
             }
             self.evictor.pod_seen(&node.pod, tick);
             self.show(number);
@@ -33,8 +35,8 @@ impl World {
         let node = &self.nodes[number];
         let (clock, tick) = (self.clock(), self.tick());
         self.evictor
-            .node_seen(&node.object.name, &node.object.taints, [&node.pod], tick);
-        let actions = self.monitor.observe_node(node.object.clone(), clock);
+            .node_seen(&node.object.metadata.name, &node.object.taints, [&node.pod], tick);
+        let actions = self.monitor.observe_node(Arc::new(node.object.clone()), clock);
         self.carry_out(actions);
     }
 
@@ -52,7 +54,7 @@ impl World {
         let node = &mut self.nodes[number];
         node.heard = self.now;
         let lease = node.lease();
-        self.monitor.observe_lease(lease, self.clock());
+        self.monitor.observe_lease(&lease, self.clock());
     }
 
     pub(super) fn check(&mut self) {
@@ -151,7 +153,7 @@ impl World {
         if self.server_down.iter().any(|down| within(self.now, down)) {
             return;
         }
-        node.object.taints = change.apply(&node.object.taints);
+        node.object.taints = change.apply(&node.object.taints).into();
         if node.alive && change.add.iter().any(|taint| taint.effect == Effect::NoExecute) {
             self.outcome.false_evicting += 1;
         }
