@@ -10,9 +10,7 @@ use crate::{Address, NodeName, Port, PortName, Protocol, ServiceName, SliceName,
 /// Prints as `10.0.0.1:80` or `[fd00::1]:80`, which is also the spelling in chain-name hashes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Backend<A> {
-    /// The address.
     pub address: A,
-    /// The port.
     pub port: Port,
 }
 
@@ -70,7 +68,6 @@ pub struct Hints {
 pub struct SliceEndpoint<A> {
     /// The first address of the endpoint; upstream consumers use no other.
     pub address: A,
-    /// Its health.
     pub conditions: Conditions,
     /// Where it runs, if the slice says so.
     pub node: Option<NodeName>,
@@ -92,13 +89,11 @@ pub struct SlicePort {
 /// An EndpointSlice of one family that names its Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slice<A> {
-    /// The slice.
     pub name: SliceName,
     /// The Service whose endpoints it holds.
     pub service: ServiceName,
     /// Every endpoint has all of these ports; many slices have the same ones and then share them.
     pub ports: Arc<[SlicePort]>,
-    /// The endpoints.
     pub endpoints: Box<[SliceEndpoint<A>]>,
 }
 
@@ -107,7 +102,6 @@ pub struct Slice<A> {
 pub struct Endpoint<A> {
     /// Where to send traffic.
     pub backend: Backend<A>,
-    /// Its health.
     pub conditions: Conditions,
     /// Where it runs, if known.
     pub node: Option<NodeName>,

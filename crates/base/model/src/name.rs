@@ -31,7 +31,6 @@ macro_rules! namespaced {
                 Ok(Self(join(namespace, name)))
             }
 
-            /// The namespace.
             pub fn namespace(&self) -> &str {
                 self.0.split_once('/').map_or("", |(namespace, _)| namespace)
             }
@@ -153,7 +152,6 @@ plain! {
 /// rule comments and chain-name hashes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServicePortName {
-    /// The Service.
     pub service: ServiceName,
     /// The port's name.
     pub port: PortName,

@@ -29,7 +29,6 @@ impl Port {
             .ok_or(ParsePortError(number))
     }
 
-    /// The number.
     pub const fn get(self) -> u16 {
         self.0.get()
     }
@@ -55,11 +54,8 @@ impl fmt::Display for NodePort {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Protocol {
-    /// TCP.
     Tcp,
-    /// UDP.
     Udp,
-    /// SCTP.
     Sctp,
 }
 

@@ -13,7 +13,6 @@ pub struct Quantity {
 const LIMIT: i128 = 1 << 120;
 
 impl Quantity {
-    /// Nothing.
     pub const ZERO: Quantity = Quantity { nanos: 0 };
 
     /// Reads decimal digits with an optional sign, fraction and suffix.

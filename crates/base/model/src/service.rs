@@ -27,7 +27,6 @@ pub struct Affinity {
 pub struct ServicePort {
     /// The port's name, which endpoints are matched by.
     pub name: PortName,
-    /// The protocol.
     pub protocol: Protocol,
     /// The port on the Service's addresses.
     pub port: Port,
@@ -74,7 +73,6 @@ impl<A> External<A> {
 /// Services without an address of the family, headless ones and external names never become one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Service<A> {
-    /// Its name.
     pub name: ServiceName,
     /// Its address inside the cluster.
     pub cluster_ip: A,

@@ -128,7 +128,6 @@ pub struct EndpointSlice {
     pub ports: Vec<EndpointPort>,
 }
 
-/// One endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Endpoint {

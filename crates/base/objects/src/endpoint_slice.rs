@@ -56,12 +56,10 @@ impl<'de> Deserialize<'de> for AddressType {
 pub struct EndpointPort {
     /// Name, possibly empty.
     pub name: Text,
-    /// Transport protocol.
     pub protocol: Protocol,
     /// Number in the pod; absent only in slices edited by hand.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<i32>,
-    /// Application protocol.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app_protocol: Option<Text>,
 }
@@ -122,11 +120,8 @@ impl EndpointConditions {
 /// The pod behind an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodRef {
-    /// Namespace.
     pub namespace: Text,
-    /// Name.
     pub name: Text,
-    /// Unique id.
     pub uid: Text,
 }
 
@@ -144,9 +139,7 @@ impl Serialize for PodRef {
 /// Who should prefer an endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hints {
-    /// Zones.
     pub zones: Box<[Text]>,
-    /// Nodes.
     pub nodes: Box<[Text]>,
 }
 
@@ -183,7 +176,6 @@ impl Serialize for Hints {
 pub struct Endpoint {
     /// Addresses, sorted; normally one.
     pub addresses: Box<[IpAddr]>,
-    /// Conditions.
     pub conditions: EndpointConditions,
     /// Host name, for DNS of headless Services.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -202,13 +194,11 @@ pub struct Endpoint {
     pub hints: Option<Box<Hints>>,
 }
 
-/// An EndpointSlice.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "RawSlice")]
 pub struct EndpointSlice {
     pub metadata: Metadata,
     pub address_type: AddressType,
-    /// Sorted.
     pub ports: Box<[EndpointPort]>,
     /// In stored order.
     pub endpoints: Vec<Endpoint>,

@@ -23,7 +23,6 @@ pub const CONTROLLER_NAME: &str = "endpoint-controller";
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Address {
-    /// Address.
     pub ip: IpAddr,
     /// Host name, for DNS of headless Services.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -31,7 +30,6 @@ pub struct Address {
     /// Node of the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_name: Option<Text>,
-    /// The pod.
     #[serde(rename = "targetRef", skip_serializing_if = "Option::is_none")]
     pub target: Option<PodRef>,
 }
@@ -39,7 +37,6 @@ pub struct Address {
 /// Addresses that share their ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Subset {
-    /// Ports, sorted.
     pub ports: Box<[EndpointPort]>,
     /// Addresses that may get traffic.
     pub addresses: BTreeSet<Address>,
@@ -51,7 +48,6 @@ pub struct Subset {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "RawEndpoints")]
 pub struct Endpoints {
-    /// Labels.
     pub labels: Labels,
     /// Subsets by their ports.
     pub subsets: BTreeSet<Subset>,

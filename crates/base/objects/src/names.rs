@@ -25,9 +25,7 @@ pub const DELETION_COST_ANNOTATION: &str = "controller.kubernetes.io/pod-deletio
 /// On pods: `off` lets the pod be stopped without a question at the shutdown gate.
 pub const GATE_ANNOTATION: &str = "pointsman.io/shutdown-gate";
 
-/// On nodes.
 pub const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
-/// On nodes.
 pub const REGION_LABEL: &str = "topology.kubernetes.io/region";
 /// The older name of [`ZONE_LABEL`], which wins.
 pub const OLD_ZONE_LABEL: &str = "failure-domain.beta.kubernetes.io/zone";

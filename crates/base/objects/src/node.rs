@@ -77,14 +77,12 @@ pub enum AddressKind {
     External,
 }
 
-/// A node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "RawNode")]
 pub struct Node {
     pub metadata: Metadata,
     /// The ranges of its pods, as written; objects older than dual stack have only one.
     pub pod_cidrs: Box<[Text]>,
-    /// Cordoned.
     pub unschedulable: bool,
     pub taints: Box<[Taint]>,
     /// The conditions that matter, in the node's order.

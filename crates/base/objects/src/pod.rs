@@ -73,7 +73,6 @@ impl<'de> Deserialize<'de> for Phase {
     }
 }
 
-/// A pod.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(from = "RawPod")]
 pub struct Pod {

@@ -19,7 +19,6 @@ pub struct Condition {
     pub holds: bool,
     /// One word, if it does not hold.
     pub reason: &'static str,
-    /// A sentence.
     pub message: String,
     pub since: Timestamp,
 }
@@ -27,9 +26,7 @@ pub struct Condition {
 /// Why a container does not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// One word.
     pub reason: String,
-    /// A sentence.
     pub message: String,
 }
 
@@ -45,10 +42,8 @@ pub struct Ended {
     /// The signal that ended it.
     #[serde(deserialize_with = "nonzero")]
     pub signal: Option<i32>,
-    /// One word.
     #[serde(deserialize_with = "nullable")]
     pub reason: String,
-    /// A sentence.
     #[serde(deserialize_with = "nullable")]
     pub message: String,
     #[serde(deserialize_with = "time")]

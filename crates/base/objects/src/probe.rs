@@ -55,7 +55,6 @@ pub enum Handler {
 }
 
 impl Handler {
-    /// Every handler.
     pub const ALL: [Handler; 4] = [Handler::Exec, Handler::HttpGet, Handler::TcpSocket, Handler::Grpc];
 
     /// The handler that `probe` names first, if it names one.

@@ -26,18 +26,15 @@ pub enum TargetPort {
 pub struct ServicePort {
     /// Name, empty for a lone unnamed port.
     pub name: Text,
-    /// Transport protocol.
     pub protocol: Protocol,
     /// Port or name in the pod.
     pub target: TargetPort,
-    /// Application protocol.
     pub app_protocol: Option<Text>,
 }
 
 /// How hints are chosen for a Service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TrafficMode {
-    /// No hints.
     #[default]
     None,
     /// The topology annotation: endpoints spread over zones by CPU.

@@ -148,7 +148,6 @@ pub struct ReplicaSetPatch {
     pub name: Text,
     /// The version that was decided from.
     pub resource_version: Box<str>,
-    /// New size.
     pub replicas: Option<i32>,
     /// New time a pod must be ready to count as available.
     pub min_ready_seconds: Option<i32>,

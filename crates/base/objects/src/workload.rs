@@ -52,7 +52,6 @@ pub struct LabelSelector {
     /// Pairs that must all be there.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "BTreeMap::is_empty")]
     pub match_labels: BTreeMap<String, String>,
-    /// Further requirements.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
     pub match_expressions: Vec<Requirement>,
 }
@@ -70,7 +69,6 @@ impl LabelSelector {
     }
 }
 
-/// A ReplicaSet.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct ReplicaSet {
@@ -85,11 +83,9 @@ pub struct ReplicaSet {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ReplicaSetSpec {
-    /// Pods wanted.
     pub replicas: i32,
     /// How long a pod must be ready to count as available.
     pub min_ready_seconds: i32,
-    /// Its pods.
     pub selector: LabelSelector,
     /// What pods are made from.
     pub template: Template,
@@ -114,7 +110,6 @@ pub struct ReplicaSetStatus {
     pub replicas: i32,
     /// Pods with all labels of the template.
     pub fully_labeled_replicas: i32,
-    /// Ready pods.
     pub ready_replicas: i32,
     /// Pods ready for long enough.
     pub available_replicas: i32,
@@ -127,7 +122,6 @@ pub struct ReplicaSetStatus {
     pub conditions: Vec<StatusCondition>,
 }
 
-/// A Deployment.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Deployment {
@@ -142,9 +136,7 @@ pub struct Deployment {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeploymentSpec {
-    /// Pods wanted.
     pub replicas: i32,
-    /// Its pods.
     pub selector: LabelSelector,
     /// What pods are made from.
     pub template: Template,
@@ -211,7 +203,6 @@ impl Default for RollingUpdate {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(untagged)]
 pub enum Amount {
-    /// This many.
     Number(i32),
     /// A percentage, like `25%`.
     Text(String),
@@ -227,7 +218,6 @@ pub struct DeploymentStatus {
     pub replicas: i32,
     /// Pods of the newest template.
     pub updated_replicas: i32,
-    /// Ready pods.
     pub ready_replicas: i32,
     /// Pods ready for long enough.
     pub available_replicas: i32,
@@ -240,7 +230,6 @@ pub struct DeploymentStatus {
     pub conditions: Vec<StatusCondition>,
 }
 
-/// A DaemonSet.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct DaemonSet {
@@ -255,7 +244,6 @@ pub struct DaemonSet {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DaemonSetSpec {
-    /// Its pods.
     pub selector: LabelSelector,
     /// What pods are made from.
     pub template: Template,
@@ -342,7 +330,6 @@ impl Deployment {
         self.spec.strategy.r#type == "Recreate"
     }
 
-    /// Pods wanted.
     pub fn replicas(&self) -> i32 {
         self.spec.replicas.max(0)
     }

@@ -156,7 +156,7 @@ pub enum Outcome {
     Bound,
     /// No Service sends traffic to the pod.
     NoEndpoints,
-    /// No programmer tells its watermark.
+    /// No programmer reports a watermark.
     NoProgrammers,
 }
 

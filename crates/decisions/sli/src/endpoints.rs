@@ -54,7 +54,6 @@ pub struct SliceFacts {
 pub enum Requirement {
     /// No Service sends traffic to the pod.
     Nothing,
-    /// This version.
     Revision(u64),
     /// The pod's endpoint is still in use: a slice that says otherwise has to be written first.
     Unmarked,

@@ -28,7 +28,6 @@ pub fn objective(programmers: usize) -> Duration {
 /// Whether a promise was kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It was.
     Met,
     /// It was not.
     Missed,
@@ -39,7 +38,6 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// One word.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Met => "met",
@@ -122,7 +120,6 @@ impl Day {
         share(self.covered_seconds, self.expected_seconds)
     }
 
-    /// The objective.
     pub fn objective(&self) -> Duration {
         Duration::from_micros(self.objective_micros)
     }

@@ -22,7 +22,6 @@ pub struct Reading {
 /// What a reading adds to what was known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Addition {
-    /// New samples.
     pub samples: Pool,
     /// How much of the time since the last reading they cover.
     pub covered: Duration,

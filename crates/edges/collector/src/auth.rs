@@ -13,7 +13,6 @@ use http::header::AUTHORIZATION;
 /// Who may look.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Login {
-    /// Everybody.
     #[default]
     Open,
     /// Those who send one of these headers.

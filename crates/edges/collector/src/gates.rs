@@ -48,7 +48,6 @@ pub(crate) struct Waiting {
     reply: oneshot::Sender<Answer>,
 }
 
-/// All gates.
 #[derive(Debug, Default)]
 pub(crate) struct Gates {
     pub waiting: Vec<Waiting>,

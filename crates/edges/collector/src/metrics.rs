@@ -99,7 +99,7 @@ impl StreamMetrics {
     fn new(registry: &Registry) -> Self {
         let programmers = count(
             "pointsman_sli_programmers",
-            "Programmers by state: live ones tell watermarks, silent ones stopped telling them, plain ones \
+            "Programmers by state: live ones report watermarks, silent ones stopped reporting them, plain ones \
              (such as kube-proxy) never did and are only scraped.",
         );
         let lagging = count(
@@ -124,7 +124,7 @@ impl StreamMetrics {
         );
         let fold_delay = seconds(
             "pointsman_sli_fold_delay_seconds",
-            "Time from a programmer's commit, as it tells it, to its line being folded. One line in many is measured.",
+            "Time from a programmer's commit, as it reports it, to its line being folded. One line in many is measured.",
         );
         let scrapes = count(
             "pointsman_sli_scrapes_total",
@@ -229,7 +229,6 @@ pub fn describe(registry: &Registry) {
 }
 
 impl Metrics {
-    /// Registers everything.
     pub fn new(registry: &Registry) -> Self {
         Self {
             gates: GateMetrics::new(registry),

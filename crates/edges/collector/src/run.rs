@@ -38,9 +38,7 @@ pub enum StartError {
     /// An address cannot be listened on.
     #[error("listening on {address}")]
     Listen {
-        /// Where.
         address: SocketAddr,
-        /// Why.
         #[source]
         source: io::Error,
     },

@@ -55,7 +55,7 @@ fn summary(owner: &Owner, lags: &[Lag<'_>], now: Moment) -> Value {
     let (level, text) = if !owner.world.knows_enough() {
         ("unknown", "the API server has not been reached yet".to_owned())
     } else if fold.live() == 0 {
-        ("unknown", "no programmer tells its watermark".to_owned())
+        ("unknown", "no programmer reports a watermark".to_owned())
     } else if let Some(worst) = lags.first() {
         let others = match lags.len() - 1 {
             0 => String::new(),

@@ -25,7 +25,6 @@ pub struct Sample {
     pub name: String,
     /// Labels in the order they came.
     pub labels: Vec<(String, String)>,
-    /// The value.
     pub value: f64,
     /// Milliseconds since the Unix epoch, if the line says so.
     pub timestamp_ms: Option<i64>,

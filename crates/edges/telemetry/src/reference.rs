@@ -39,7 +39,7 @@ pub fn entries(registry: &Registry) -> Result<Vec<Entry>, ParseError> {
 
 /// The entries as a table in Markdown.
 pub fn table(entries: &[Entry]) -> String {
-    let mut out = String::from("| Metric | Type | Labels | What it tells |\n|---|---|---|---|\n");
+    let mut out = String::from("| Metric | Type | Labels | What it says |\n|---|---|---|---|\n");
     for entry in entries {
         let labels: Vec<String> = entry.labels.iter().map(|label| format!("`{label}`")).collect();
         let help = entry.help.replace('|', "\\|");
@@ -123,7 +123,7 @@ mod tests {
             .collect();
         assert_eq!(
             table(&own),
-            "| Metric | Type | Labels | What it tells |\n|---|---|---|---|\n\
+            "| Metric | Type | Labels | What it says |\n|---|---|---|---|\n\
              | `exact_seconds` | histogram, a bucket per ms |  | Exact. |\n\
              | `level` | gauge | `room` | Level. |\n\
              | `wait_seconds` | histogram, 3 buckets, 0.5 to 26.1 | `who` | Wait \\| work. |\n"

@@ -18,7 +18,6 @@ pub enum Unit {
     Count,
     /// Seconds, as Prometheus wants all times.
     Seconds,
-    /// Bytes.
     Bytes,
     /// A fraction between 0 and 1.
     Ratio,

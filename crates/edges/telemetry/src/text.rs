@@ -20,7 +20,6 @@ pub enum Kind {
     Histogram,
     /// Quantiles computed by the exporter; never written here, but read from others.
     Summary,
-    /// Anything else.
     Untyped,
 }
 

@@ -35,7 +35,6 @@ pub struct Config {
     pub source: Source,
     /// Where they are served.
     pub listen: SocketAddr,
-    /// How many.
     pub count: usize,
     /// The shortest and the longest pause that stands for a commit.
     pub pause: (Duration, Duration),

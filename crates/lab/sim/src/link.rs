@@ -20,7 +20,6 @@ pub const SHORTEST_PEACE: Millis = seconds(60);
 /// How requests fail while a link is out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// At once.
     Refused,
     /// Not before their time is up.
     Lost,
@@ -29,7 +28,6 @@ pub enum Failure {
 /// A time without connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outage {
-    /// First moment.
     pub from: Millis,
     /// First moment after it.
     pub to: Millis,
@@ -40,7 +38,6 @@ pub struct Outage {
 /// How calm the links of a run are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weather {
-    /// No outages.
     Calm,
     /// An outage in ten minutes, on average.
     Changing,

@@ -16,7 +16,6 @@ const CALM: Millis = seconds(60);
 /// How long a forbidden state lasts.
 const HOLD: Millis = seconds(360);
 
-/// The operators.
 #[derive(Debug)]
 pub struct Rollout {
     route: Route,
@@ -39,7 +38,6 @@ enum Phase {
 /// What a look of the operators leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Move {
-    /// Nothing yet.
     Wait,
     /// These values are to be in force; what differs is changed.
     Write(Values),

@@ -16,7 +16,6 @@ pub enum Heartbeats {
 /// What happens to the profile during a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Route {
-    /// Nothing.
     Stay(Profile),
     /// The planner's way from one to another on a running cluster.
     Planned(Profile, Profile),

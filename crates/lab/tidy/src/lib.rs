@@ -37,7 +37,6 @@ impl Violation {
 /// A named rule of the house.
 pub type Check = (&'static str, fn(&Tree) -> Vec<Violation>);
 
-/// All rules.
 pub const CHECKS: &[Check] = &[
     ("layers point down only", layers::point_down),
     (

@@ -56,7 +56,6 @@ fn word(rest: &str) -> usize {
     end.map_or(rest.len(), |(at, _)| at).max(1)
 }
 
-/// Comments nest.
 fn block_comment(rest: &str) -> usize {
     let (mut depth, mut at) = (0, 0);
     while at < rest.len() {

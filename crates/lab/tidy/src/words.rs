@@ -12,6 +12,7 @@ const PRIVATE: &[&str] = &[
     "no such thing",
     "not ours",
     "not taken",
+    "tells",
     "told",
     "wish",
     "wishes",

@@ -23,7 +23,6 @@ pub mod flags {
     pub const CREATE: u16 = 0x400;
     /// Put the rule at the end of its chain.
     pub const APPEND: u16 = 0x800;
-    /// List everything.
     pub const DUMP: u16 = 0x300;
     /// In an error reply: the original request is not repeated.
     pub const CAPPED: u16 = 0x100;
@@ -54,7 +53,6 @@ pub struct Header {
     pub flags: u16,
     /// Sequence number, which the reply repeats.
     pub sequence: u32,
-    /// Protocol family.
     pub family: u8,
     /// Version byte, zero nearly always.
     pub version: u8,
@@ -83,7 +81,6 @@ pub(super) fn end_message(bytes: &mut [u8], start: usize) {
 /// One received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// Message type.
     pub kind: u16,
     /// See [`flags`].
     pub flags: u16,

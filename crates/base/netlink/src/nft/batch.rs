@@ -51,7 +51,6 @@ struct MessageSource {
 /// What the kernel refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The error.
     pub errno: Errno,
     /// The kernel's explanation, if it gave one.
     pub message: Option<String>,

@@ -11,7 +11,6 @@ use crate::netlink::{Malformed, Message, Writer};
 /// A place on a packet's way through the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Hook {
-    /// Before routing.
     Prerouting,
     /// On the way to a local process.
     Input,
@@ -101,11 +100,9 @@ pub struct BaseChain {
 /// A chain of rules.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Chain {
-    /// Its name.
     pub name: Name,
     /// Set if packets enter here; other chains are only jumped to.
     pub base: Option<BaseChain>,
-    /// Its comment.
     pub userdata: UserData,
 }
 

@@ -16,9 +16,7 @@ pub enum Data {
     /// Nothing: the element of a set.
     #[default]
     None,
-    /// A value.
     Value(Value),
-    /// A verdict.
     Verdict(Verdict),
 }
 
@@ -37,7 +35,6 @@ pub struct Element {
     pub timeout_ms: Option<u64>,
     /// How long it has still to live (only read).
     pub expires_ms: Option<u64>,
-    /// Its comment.
     pub userdata: UserData,
 }
 
@@ -155,9 +152,7 @@ fn decode_data(attribute: &Attribute<'_>) -> Result<Data, Malformed> {
 /// The elements of one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ElementList {
-    /// The table.
     pub table: Name,
-    /// The set.
     pub set: Name,
     /// Some of its elements.
     pub elements: Vec<Element>,

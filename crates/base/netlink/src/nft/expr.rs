@@ -31,7 +31,6 @@ impl Register {
         Self(index)
     }
 
-    /// Its index.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -64,7 +63,6 @@ impl fmt::Debug for Register {
 /// What happens to a packet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verdict {
-    /// Drop it.
     Drop,
     /// Accept it, as far as this base chain is concerned.
     Accept,
@@ -148,7 +146,6 @@ numbered! {
         State = 0,
         /// Its status bits.
         Status = 2,
-        /// Its mark.
         Mark = 3,
         /// Its destination port.
         ProtoDst = 12,
@@ -176,15 +173,11 @@ numbered! {
 numbered! {
     /// How to compare.
     CmpOp {
-        /// Equal.
         Eq = 0,
-        /// Not equal.
         Neq = 1,
-        /// Less.
         Lt = 2,
         /// Less or equal.
         Lte = 3,
-        /// Greater.
         Gt = 4,
         /// Greater or equal.
         Gte = 5,
@@ -194,9 +187,7 @@ numbered! {
 numbered! {
     /// How to compare with a range.
     RangeOp {
-        /// Within.
         Within = 0,
-        /// Outside.
         Outside = 1,
     }
 }
@@ -208,7 +199,6 @@ numbered! {
         Add = 0,
         /// Add it, or restart its timeout.
         Update = 1,
-        /// Delete it.
         Delete = 2,
     }
 }
@@ -216,9 +206,7 @@ numbered! {
 numbered! {
     /// Which address is translated.
     NatKind {
-        /// The source.
         Source = 0,
-        /// The destination.
         Destination = 1,
     }
 }
@@ -269,7 +257,6 @@ pub enum LookupTarget {
     Verdict,
 }
 
-/// One instruction.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Expr {
     /// Loads bytes of the packet.
@@ -339,7 +326,6 @@ pub enum Expr {
         result: FibResult,
         flags: FibFlags,
     },
-    /// Counts packets.
     Counter { packets: u64, bytes: u64 },
     /// Refuses the packet.
     Reject { kind: RejectKind, code: u8 },

@@ -10,7 +10,6 @@ pub enum Family {
     Ip,
     /// IPv6 packets.
     Ip6,
-    /// Both.
     Inet,
 }
 
@@ -71,7 +70,6 @@ impl Name {
         }
     }
 
-    /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

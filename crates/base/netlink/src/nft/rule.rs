@@ -12,9 +12,7 @@ use crate::netlink::{Malformed, Message, Writer};
 pub struct Rule {
     /// The chain it belongs to.
     pub chain: Name,
-    /// Its instructions.
     pub exprs: Vec<Expr>,
-    /// Its comment.
     pub userdata: UserData,
 }
 

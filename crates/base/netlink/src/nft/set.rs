@@ -44,7 +44,6 @@ impl BitOr for SetFlags {
 pub enum DataSpec {
     /// Nothing: it is a set.
     None,
-    /// A value.
     Value {
         /// Its type number.
         kind: TypeId,
@@ -59,9 +58,7 @@ pub enum DataSpec {
 /// A set or map.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Set {
-    /// Its name.
     pub name: Name,
-    /// Its properties.
     pub flags: SetFlags,
     /// The key's type number.
     pub key_type: TypeId,

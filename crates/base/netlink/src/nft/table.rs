@@ -11,9 +11,7 @@ use crate::netlink::{Malformed, Message, Writer};
 pub struct Table {
     /// Which packets it sees.
     pub family: Family,
-    /// Its name.
     pub name: Name,
-    /// Its comment.
     pub userdata: UserData,
 }
 

@@ -26,7 +26,6 @@ pub enum Op {
     AddRule(Rule),
     /// Deletes one rule.
     DeleteRule {
-        /// Its chain.
         chain: Name,
         /// The number a dump gave.
         handle: u64,
@@ -39,16 +38,12 @@ pub enum Op {
     FlushSet(Name),
     /// Adds elements. An element that exists with the same data is fine, with other data it is an error.
     AddElements {
-        /// The set.
         set: Name,
-        /// The elements.
         elements: Vec<Element>,
     },
     /// Deletes elements, which must exist.
     DeleteElements {
-        /// The set.
         set: Name,
-        /// The elements.
         elements: Vec<Element>,
     },
 }
@@ -60,12 +55,10 @@ pub struct Transaction {
     pub family: Family,
     /// The table's name.
     pub table: Name,
-    /// The changes.
     pub ops: Vec<Op>,
 }
 
 impl Transaction {
-    /// No changes.
     pub fn new(family: Family, table: Name) -> Self {
         Self {
             family,

@@ -19,7 +19,6 @@ impl Value {
     /// The largest value.
     pub const MAX: usize = 64;
 
-    /// No bytes.
     pub const EMPTY: Self = Self {
         length: 0,
         bytes: [0; Self::MAX],
@@ -51,7 +50,6 @@ impl Value {
         Ok(())
     }
 
-    /// The bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }

@@ -14,7 +14,6 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// One word.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Silent => "silent",
@@ -39,7 +38,6 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// One word.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Backwards => "backwards",

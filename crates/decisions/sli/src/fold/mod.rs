@@ -81,7 +81,6 @@ pub struct Programmer {
 /// A programmer that lacks a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lag<'a> {
-    /// The programmer.
     pub name: &'a str,
     /// Where its oldest missing change waits.
     pub stage: Stage,
@@ -172,7 +171,6 @@ impl Fold {
         self.programmers.get(id.0)?.as_ref()
     }
 
-    /// All programmers.
     pub fn programmers(&self) -> impl Iterator<Item = &Programmer> {
         self.programmers.iter().flatten()
     }

@@ -61,13 +61,11 @@ impl Kind {
 /// A change as the collector's own watch told it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewChange {
-    /// The collection.
     pub resource: Resource,
     /// The version that the API server gave it.
     pub revision: u64,
     /// The Service concerned, as namespace/name.
     pub service: String,
-    /// What happened.
     pub kind: Kind,
     /// The pod that changed first, as namespace/name, if it was a pod.
     pub pod: Option<String>,
@@ -82,7 +80,6 @@ pub struct NewChange {
 /// A change and how far it has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// What happened.
     pub what: NewChange,
     /// Programmers that have it.
     pub reached: usize,

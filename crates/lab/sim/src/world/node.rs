@@ -16,7 +16,6 @@ use std::sync::Arc;
 pub(super) struct SimNode {
     pub link: Link,
     pub alive: bool,
-    /// In use.
     pub period: ReportPeriod,
     /// As its last report said.
     pub seen_period: ReportPeriod,
@@ -30,7 +29,6 @@ pub(super) struct SimNode {
     pub revision: u64,
     /// When the controller last saw a sign of life.
     pub heard: Millis,
-    /// The object.
     pub object: Node,
     /// The one pod on it.
     pub pod: Pod,
