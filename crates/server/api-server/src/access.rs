@@ -2,8 +2,8 @@
 
 use crate::auth::rbac::{self, forbidden};
 use crate::auth::{Attributes, Decision, Policy, node_restriction};
-use crate::cache::Observer;
 use crate::cache::object::Object;
+use crate::cache::{Fate, Observer};
 use crate::request::Request;
 use crate::server::Server;
 use parking_lot::RwLock;
@@ -31,12 +31,12 @@ impl PolicyIndex {
 }
 
 impl Observer for PolicyIndex {
-    fn observe(&self, object: &Object, deleted: bool) {
+    fn observe(&self, object: &Object, fate: Fate) {
         if object.kind.group != rbac::GROUP {
             return;
         }
         let mut policy = self.0.write();
-        if deleted {
+        if fate == Fate::Removed {
             policy.remove(object.kind.kind, object.namespace(), object.name());
         } else {
             policy.upsert(&object.value());
@@ -45,7 +45,7 @@ impl Observer for PolicyIndex {
 }
 
 /// The verb of a request for resources.
-pub fn verb(request: &Request, watch: bool) -> &'static str {
+pub fn verb(request: &Request) -> &'static str {
     let named = request.target.name.is_some();
     match request.method.as_str() {
         "POST" => "create",
@@ -53,7 +53,7 @@ pub fn verb(request: &Request, watch: bool) -> &'static str {
         "PATCH" => "patch",
         "DELETE" if named => "delete",
         "DELETE" => "deletecollection",
-        _ if watch => "watch",
+        _ if request.watches() => "watch",
         _ if named => "get",
         _ => "list",
     }
@@ -102,9 +102,13 @@ impl Server {
         new: Option<&Value>,
         field_selector_node: Option<&str>,
     ) -> Result<(), String> {
+        let verb = match verb(request) {
+            "watch" if request.target.name.is_some() => "get",
+            verb => verb,
+        };
         node_restriction::check(&node_restriction::Request {
             user: &request.user,
-            verb: verb(request, false),
+            verb,
             kind: request.target.kind,
             subresource: request
                 .target

@@ -12,17 +12,13 @@ use std::time::Duration;
 pub enum StoreChoice {
     /// The embedded one, in the data directory.
     Embedded,
-    /// etcd.
     Etcd {
-        /// Client URLs.
         endpoints: Vec<String>,
         /// What all keys start with, so that several clusters can share an etcd.
         prefix: String,
         /// Authority of the servers' certificates.
         ca_file: Option<PathBuf>,
-        /// Client certificate.
         cert_file: Option<PathBuf>,
-        /// Client key.
         key_file: Option<PathBuf>,
     },
 }
@@ -44,7 +40,6 @@ pub struct Config {
     pub gates: FeatureGates,
     /// Ranges for Services.
     pub cluster: ClusterSettings,
-    /// Default tolerations.
     pub tolerations: TolerationSeconds,
     /// `token,user,uid,"group1,group2"` lines.
     pub token_file: Option<PathBuf>,

@@ -181,14 +181,14 @@ fn only(allowed: &Method, method: &Method, place: &str) -> Result<(), ApiError> 
 /// Serves a resource: authorization, load, then the verb.
 async fn resource<B: RequestBody>(server: Arc<Server>, request: Request, body: B) -> Result<Reply, ApiError> {
     let started = Instant::now();
-    let watching = watching(&request);
+    let watching = request.watches();
     let options = if request.method == Method::GET && (watching || request.target.name.is_none()) {
         Some(ListOptions::parse(&request.query, request.target.watch)?)
     } else {
         None
     };
-    let labels = labels(&request, watching);
-    let outcome = within_limits(&server, request, body, options, watching).await;
+    let labels = labels(&request);
+    let outcome = within_limits(&server, request, body, options).await;
     let (code, size) = match &outcome {
         Ok(reply) => (reply.code, http_body::Body::size_hint(&reply.body).exact()),
         Err(error) => (error.code(), None),
@@ -203,11 +203,11 @@ async fn within_limits<B: RequestBody>(
     mut request: Request,
     body: B,
     options: Option<ListOptions>,
-    watching: bool,
 ) -> Result<Reply, ApiError> {
+    let watching = request.watches();
     let selection = Selection::parse(&request.query, request.target.kind)?;
-    authorize(server, &request, &selection, watching)?;
-    let permit = admit(server, &request, watching).await?;
+    authorize(server, &request, &selection)?;
+    let permit = admit(server, &request).await?;
     // A log may be followed for hours; it is neither counted as under way nor cut short.
     let streaming = request.target.subresource == Some(Subresource::Log);
     let long = watching || streaming;
@@ -235,22 +235,12 @@ async fn within_limits<B: RequestBody>(
         .map_err(|_| timed_out(limit))?
 }
 
-fn watching(request: &Request) -> bool {
-    let asked = request.target.watch || request.query.flag("watch").unwrap_or(false);
-    asked && request.method == Method::GET && request.target.subresource.is_none()
-}
-
-fn authorize(
-    server: &Server,
-    request: &Request,
-    selection: &Selection,
-    watching: bool,
-) -> Result<(), ApiError> {
+fn authorize(server: &Server, request: &Request, selection: &Selection) -> Result<(), ApiError> {
     let target = &request.target;
     // A collection narrowed to one name is authorized as that name.
     let selected = selection.requires_exact("metadata.name");
     let name = target.name.as_deref().or(selected).unwrap_or("");
-    let attributes = attributes(request, name, watching);
+    let attributes = attributes(request, name);
     server.policy.authorize(&attributes)?;
     if request.method != Method::GET {
         return Ok(());
@@ -268,8 +258,8 @@ fn authorize(
     within.map_err(|why| forbidden(&attributes, &why))
 }
 
-async fn admit(server: &Server, request: &Request, watching: bool) -> Result<flow::Permit, ApiError> {
-    let attributes = attributes(request, request.target.name.as_deref().unwrap_or(""), watching);
+async fn admit(server: &Server, request: &Request) -> Result<flow::Permit, ApiError> {
+    let attributes = attributes(request, request.target.name.as_deref().unwrap_or(""));
     server
         .flow
         .acquire(
@@ -280,9 +270,9 @@ async fn admit(server: &Server, request: &Request, watching: bool) -> Result<flo
         .await
 }
 
-fn attributes<'a>(request: &'a Request, name: &'a str, watching: bool) -> Attributes<'a> {
+fn attributes<'a>(request: &'a Request, name: &'a str) -> Attributes<'a> {
     let target = &request.target;
-    let verb = access::verb(request, watching);
+    let verb = access::verb(request);
     Attributes::resource(&request.user, verb, target.kind.group, target.kind.plural)
         .subresource(target.subresource.map_or("", Subresource::name))
         .in_namespace(&target.namespace)
@@ -369,9 +359,9 @@ async fn read_body<B: RequestBody>(body: B) -> Result<Bytes, ApiError> {
     }
 }
 
-fn labels(request: &Request, watching: bool) -> RequestLabels {
+fn labels(request: &Request) -> RequestLabels {
     let target = &request.target;
-    let verb = match access::verb(request, watching) {
+    let verb = match access::verb(request) {
         "create" => "POST",
         "update" => "PUT",
         "patch" => "PATCH",

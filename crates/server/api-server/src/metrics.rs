@@ -5,7 +5,7 @@
 
 use crate::auth::flow::{FlowControl, Limits};
 use crate::cache::Cache;
-use crate::cache::collection::Window;
+use crate::cache::collection::{Collection, Window};
 use crate::http::body::ByteStream;
 use crate::settings::Settings;
 use pointsman_rules::Kind;
@@ -30,17 +30,29 @@ pub struct RequestLabels {
     pub verb: &'static str,
     /// `All` for dry runs.
     pub dry_run: &'static str,
-    /// API group.
     pub group: &'static str,
-    /// API version.
     pub version: &'static str,
-    /// Plural resource.
     pub resource: &'static str,
     /// Subresource or nothing.
     pub subresource: &'static str,
     /// `cluster`, `namespace` or `resource`.
     pub scope: &'static str,
 }
+
+const REQUEST_LABELS: [&str; 8] = [
+    "verb",
+    "dry_run",
+    "group",
+    "version",
+    "resource",
+    "subresource",
+    "scope",
+    "code",
+];
+
+const STORE_SECONDS: &[f64] = &[
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+];
 
 /// The server's metrics.
 #[derive(Clone)]
@@ -68,7 +80,6 @@ pub fn describe(registry: &Registry) {
 }
 
 impl Metrics {
-    /// Registers everything.
     pub fn new(registry: Registry) -> Self {
         let define = Definition::new;
         Self {
@@ -77,16 +88,7 @@ impl Metrics {
                     "apiserver_request_total",
                     "Requests answered, by verb, resource, scope and HTTP code; dry_run is `All` for those that wrote nothing.",
                 )
-                .labels(&[
-                    "verb",
-                    "dry_run",
-                    "group",
-                    "version",
-                    "resource",
-                    "subresource",
-                    "scope",
-                    "code",
-                ])
+                .labels(&REQUEST_LABELS)
                 .max_series(4096),
             ),
             durations: registry.histograms(
@@ -95,15 +97,7 @@ impl Metrics {
                     "Time from the head of a request to the end of its answer, watches excepted.",
                 )
                 .unit(Unit::Seconds)
-                .labels(&[
-                    "verb",
-                    "dry_run",
-                    "group",
-                    "version",
-                    "resource",
-                    "subresource",
-                    "scope",
-                ])
+                .labels(&REQUEST_LABELS[..7])
                 .buckets(REQUEST_SECONDS),
             ),
             sizes: registry.histograms(
@@ -139,11 +133,7 @@ impl Metrics {
                 )
                 .unit(Unit::Seconds)
                 .labels(&["operation"])
-                .buckets(
-                    &[
-                        0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
-                    ][..],
-                ),
+                .buckets(STORE_SECONDS),
             ),
             panics: registry.counter(define(
                 "apiserver_request_aborts_total",
@@ -156,29 +146,25 @@ impl Metrics {
     /// Registers the figures that are read from the cache when somebody looks.
     pub fn watch_cache(&self, cache: Arc<Cache>) {
         self.registry.collector(move |encoder: &mut Encoder| {
-            let mut objects = encoder.family(
-                "apiserver_resource_objects",
-                "Stored objects by resource.",
-                MetricKind::Gauge,
-            );
-            for collection in cache.stored() {
-                let labels = [
-                    ("group", collection.kind.group),
-                    ("resource", collection.kind.plural),
-                ];
-                objects.sample(&labels, collection.count() as f64);
-            }
-            let mut bytes = encoder.family(
-                "apiserver_resource_size_estimate_bytes",
-                "Bytes of stored objects by resource, as JSON.",
-                MetricKind::Gauge,
-            );
-            for collection in cache.stored() {
-                let labels = [
-                    ("group", collection.kind.group),
-                    ("resource", collection.kind.plural),
-                ];
-                bytes.sample(&labels, collection.object_bytes() as f64);
+            let figures: [(_, _, fn(&Collection) -> usize); 2] = [
+                (
+                    "apiserver_resource_objects",
+                    "Stored objects by resource.",
+                    Collection::count,
+                ),
+                (
+                    "apiserver_resource_size_estimate_bytes",
+                    "Bytes of stored objects by resource, as JSON.",
+                    Collection::object_bytes,
+                ),
+            ];
+            for (name, help, figure) in figures {
+                let mut family = encoder.family(name, help, MetricKind::Gauge);
+                for collection in cache.stored() {
+                    let kind = collection.kind;
+                    let labels = [("group", kind.group), ("resource", kind.plural)];
+                    family.sample(&labels, figure(collection) as f64);
+                }
             }
             encoder
                 .family(

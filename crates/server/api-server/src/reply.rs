@@ -9,13 +9,11 @@ use serde_json::Value;
 pub struct Reply {
     /// The HTTP status code.
     pub code: u16,
-    /// The body.
     pub body: Body,
     /// The media type of the body.
     pub content_type: &'static str,
     /// Advice to the client, sent as `Warning` headers.
     pub warnings: Vec<String>,
-    /// Further headers.
     pub headers: Vec<(header::HeaderName, String)>,
 }
 

@@ -14,23 +14,24 @@ use pointsman_rules::{ApiError, FieldError};
 pub struct Request {
     /// The HTTP method.
     pub method: Method,
-    /// What it is about.
     pub target: Target,
-    /// Its parameters.
     pub query: Query,
-    /// Who asks.
     pub user: User,
     /// The `Accept` header.
     pub accept: Option<String>,
     /// The media type of the body, without parameters.
     pub content_type: String,
-    /// The body.
     pub body: Bytes,
-    /// When it arrived.
     pub now: Timestamp,
 }
 
 impl Request {
+    /// Whether the client asks for changes from now on instead of a state.
+    pub fn watches(&self) -> bool {
+        let asked = self.target.watch || self.query.flag("watch").unwrap_or(false);
+        asked && self.method == Method::GET && self.target.subresource.is_none()
+    }
+
     /// What to do about fields that the schema does not know.
     pub fn field_validation(&self) -> Result<FieldValidation, ApiError> {
         let text = self.query.get("fieldValidation").unwrap_or("");

@@ -37,18 +37,14 @@ pub enum StartError {
     /// The data directory cannot be used.
     #[error("cannot use the data directory {path}")]
     DataDir {
-        /// Which directory.
         path: PathBuf,
-        /// What went wrong.
         #[source]
         source: std::io::Error,
     },
     /// A file that a flag names cannot be read.
     #[error("cannot read {path}")]
     File {
-        /// Which file.
         path: PathBuf,
-        /// What went wrong.
         #[source]
         source: std::io::Error,
     },
@@ -67,9 +63,7 @@ pub enum StartError {
     /// The address cannot be listened on.
     #[error("cannot listen on {address}")]
     Listen {
-        /// Which address.
         address: SocketAddr,
-        /// What went wrong.
         #[source]
         source: std::io::Error,
     },

@@ -4,8 +4,8 @@
 //! rolled out without a restart and by nothing but the Kubernetes API. What is in force can be read at
 //! `/metrics` and in annotations of the same ConfigMap ([`crate::background::announce`]).
 
-use crate::cache::Observer;
 use crate::cache::object::Object;
+use crate::cache::{Fate, Observer};
 use parking_lot::RwLock;
 use pointsman_protocol::settings::{NOT_READY_TOLERATION, UNREACHABLE_TOLERATION};
 use pointsman_rules::admission::tolerations::TolerationSeconds;
@@ -66,13 +66,13 @@ impl Settings {
 }
 
 impl Observer for Settings {
-    fn observe(&self, object: &Object, deleted: bool) {
+    fn observe(&self, object: &Object, fate: Fate) {
         if object.kind != &kinds::CONFIG_MAP || &*object.key != CONFIG_MAP {
             return;
         }
         let data = object.value();
         let read = |key: &str, flag: i64| {
-            let text = if deleted {
+            let text = if fate == Fate::Removed {
                 ""
             } else {
                 str_at(&data, &["data", key])

@@ -163,7 +163,6 @@ impl Encoded {
         (event == self.event).then(|| self.line.clone())
     }
 
-    /// Bytes held.
     pub fn size(&self) -> usize {
         self.line.len()
     }

@@ -11,9 +11,6 @@ use crate::review::{REVIEWS, Review};
 use serde_json::{Value, json};
 use std::sync::OnceLock;
 
-/// The media type parameters that ask for, and come back with, the aggregated form.
-pub const AGGREGATED_PARAMETERS: &str = "g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-
 /// The verbs that a subresource answers to.
 pub fn subresource_verbs(subresource: Subresource) -> &'static [&'static str] {
     match subresource {

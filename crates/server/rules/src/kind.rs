@@ -43,6 +43,9 @@ pub struct Kind {
     /// The kind whose stored objects this kind shows, if it has none of its own (`events.k8s.io`
     /// shows core events).
     pub stored_as: Option<&'static Kind>,
+    /// What field selectors may name besides `metadata.name` and `metadata.namespace`. The strategy reads
+    /// them; they lie in `spec`, `status` or at the top, and are plain values.
+    pub selectable: &'static [&'static str],
     /// What happens to an object on its way in.
     pub strategy: &'static dyn Strategy,
     /// What kubectl prints about an object.
@@ -115,6 +118,7 @@ impl Kind {
             delete_returns_object: false,
             custom: false,
             stored_as: None,
+            selectable: &[],
             strategy: &Plain,
             printer: simple::NAME_AND_AGE,
         }
@@ -146,6 +150,15 @@ impl Kind {
     /// The kind under which the store keeps objects of this kind.
     pub fn stored(&'static self) -> &'static Kind {
         self.stored_as.unwrap_or(self)
+    }
+
+    /// Whether a field selector may name `field`.
+    pub fn can_select(&self, field: &str) -> bool {
+        match field {
+            "metadata.name" => true,
+            "metadata.namespace" => self.namespaced(),
+            _ => self.selectable.contains(&field),
+        }
     }
 
     /// Finds a kind by its place in a URL.

@@ -67,6 +67,19 @@ pub static ENDPOINTS: Kind = Kind {
 
 pub static EVENT: Kind = Kind {
     short_names: &["ev"],
+    selectable: &[
+        "involvedObject.kind",
+        "involvedObject.namespace",
+        "involvedObject.name",
+        "involvedObject.uid",
+        "involvedObject.apiVersion",
+        "involvedObject.resourceVersion",
+        "involvedObject.fieldPath",
+        "reason",
+        "reportingComponent",
+        "source",
+        "type",
+    ],
     strategy: &event::EventStrategy::Core,
     printer: table::event::PRINTER,
     ..core("Event", "events", Namespaced)
@@ -78,6 +91,7 @@ pub static NAMESPACE: Kind = Kind {
     verbs: &["create", "delete", "get", "list", "patch", "update", "watch"],
     subresources: &[Status, Finalize],
     delete_returns_object: true,
+    selectable: &["status.phase"],
     strategy: &namespace::NamespaceStrategy,
     printer: table::simple::NAMESPACE,
     ..core("Namespace", "namespaces", Cluster)
@@ -86,6 +100,7 @@ pub static NAMESPACE: Kind = Kind {
 pub static NODE: Kind = Kind {
     short_names: &["no"],
     subresources: &[Status],
+    selectable: &["spec.unschedulable"],
     strategy: &node::NodeStrategy,
     printer: table::node::PRINTER,
     ..core("Node", "nodes", Cluster)
@@ -96,6 +111,17 @@ pub static POD: Kind = Kind {
     categories: &["all"],
     subresources: &[Status, Binding, Eviction, Log],
     delete_returns_object: true,
+    selectable: &[
+        "spec.nodeName",
+        "spec.host",
+        "spec.restartPolicy",
+        "spec.schedulerName",
+        "spec.serviceAccountName",
+        "spec.hostNetwork",
+        "status.phase",
+        "status.podIP",
+        "status.nominatedNodeName",
+    ],
     strategy: &pod::PodStrategy,
     printer: table::pod::PRINTER,
     ..core("Pod", "pods", Namespaced)
@@ -106,6 +132,7 @@ pub static SERVICE: Kind = Kind {
     categories: &["all"],
     subresources: &[Status],
     delete_returns_object: true,
+    selectable: &["spec.clusterIP", "spec.type"],
     strategy: &service::ServiceStrategy,
     printer: table::service::PRINTER,
     ..core("Service", "services", Namespaced)
@@ -166,6 +193,18 @@ pub static ENDPOINT_SLICE: Kind = Kind {
 pub static EVENT_VIEW: Kind = Kind {
     short_names: &["ev"],
     stored_as: Some(&EVENT),
+    selectable: &[
+        "regarding.kind",
+        "regarding.namespace",
+        "regarding.name",
+        "regarding.uid",
+        "regarding.apiVersion",
+        "regarding.resourceVersion",
+        "regarding.fieldPath",
+        "reason",
+        "reportingController",
+        "type",
+    ],
     strategy: &event::EventStrategy::Events,
     printer: table::event::PRINTER,
     ..Kind::plain("events.k8s.io", "v1", "Event", "events", Namespaced)
@@ -207,6 +246,7 @@ pub static CONFIG_NODE: Kind = Kind {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::Value;
 
     #[test]
     fn names_are_unique_per_group_and_the_core_node_comes_first() {
@@ -218,6 +258,10 @@ mod tests {
                     .any(|other| other.group == kind.group && other.plural == kind.plural)
             );
             assert_eq!(kind.index(), at);
+            for field in kind.selectable {
+                let read = kind.strategy.selectable(&Value::Null, field);
+                assert!(read.is_some(), "{kind:?} {field}");
+            }
             assert_eq!(
                 Kind::by_resource(kind.group, kind.version, kind.plural),
                 Some(*kind)

@@ -4,6 +4,8 @@
 //! addresses, no zones. Stored objects are read with `pointsman_model::parse_ip`, which is not.
 
 use crate::field_error::{FieldError, FieldErrors};
+use crate::meta::{invalid_each, names};
+use crate::value::{int_at, str_at};
 use serde_json::Value;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -60,6 +62,21 @@ pub fn valid_cidr(path: &str, text: &str) -> Result<(IpAddr, u8), FieldError> {
         ));
     }
     Ok((address, prefix))
+}
+
+/// The transport protocols of ports.
+pub const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
+
+/// What is wrong with the `port` and `protocol` of a port of a Service or of Endpoints.
+pub fn port_faults(port: &Value, path: &str, errors: &mut FieldErrors) {
+    let number = int_at(port, &["port"]).unwrap_or(0);
+    let faults = names::port_number(number);
+    invalid_each(errors, &format!("{path}.port"), number, faults);
+    let protocol = str_at(port, &["protocol"]);
+    if !PROTOCOLS.contains(&protocol) {
+        let path = format!("{path}.protocol");
+        errors.push(FieldError::not_supported(path, protocol, &PROTOCOLS));
+    }
 }
 
 /// Why traffic must not be steered to `address`: unspecified, loopback and link-local addresses

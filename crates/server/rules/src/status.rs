@@ -88,7 +88,6 @@ pub enum ApiError {
     Conflict {
         /// What the request was about.
         subject: Subject,
-        /// What differs.
         why: String,
     },
     /// The resource version or continue token is older than the history kept.

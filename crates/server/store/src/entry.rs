@@ -17,7 +17,6 @@ impl fmt::Display for Revision {
 /// A key and its value at some revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The key.
     pub key: Arc<str>,
     /// The value as it was written.
     pub value: Bytes,

@@ -16,7 +16,6 @@ pub enum Event {
     },
     /// The key is gone.
     Delete {
-        /// The key.
         key: Arc<str>,
         /// The last value.
         previous: Bytes,

@@ -122,6 +122,25 @@ fn general_roles() -> Vec<Value> {
 
 /// The roles people bind in namespaces: `view` is part of `edit`, which is part of `admin`.
 fn user_roles() -> Vec<Value> {
+    let admin = vec![
+        rule(&[AUTHORIZATION], &["localsubjectaccessreviews"], &["create"]),
+        rule(
+            &[rbac::GROUP],
+            &["roles", "rolebindings"],
+            &[READ, WRITE].concat(),
+        ),
+    ];
+    vec![
+        gathering("admin", None),
+        gathering("edit", Some("admin")),
+        gathering("view", Some("edit")),
+        gathered("system:aggregate-to-admin", "admin", admin),
+        gathered("system:aggregate-to-edit", "edit", edit_rules()),
+        gathered("system:aggregate-to-view", "view", view_rules()),
+    ]
+}
+
+fn view_rules() -> Vec<Value> {
     let workloads = [
         "daemonsets",
         "daemonsets/status",
@@ -132,7 +151,7 @@ fn user_roles() -> Vec<Value> {
         "replicasets/scale",
         "replicasets/status",
     ];
-    let view = vec![
+    vec![
         rule(
             &[""],
             &[
@@ -153,8 +172,11 @@ fn user_roles() -> Vec<Value> {
         rule(&[EVENTS], &["events"], READ),
         rule(&[DISCOVERY], &["endpointslices"], READ),
         rule(&[APPS], &workloads, READ),
-    ];
-    let edit = vec![
+    ]
+}
+
+fn edit_rules() -> Vec<Value> {
+    vec![
         rule(
             &[""],
             &["configmaps", "events", "pods", "serviceaccounts", "services"],
@@ -175,22 +197,6 @@ fn user_roles() -> Vec<Value> {
             WRITE,
         ),
         rule(&[COORDINATION], &["leases"], &[READ, WRITE].concat()),
-    ];
-    let admin = vec![
-        rule(&[AUTHORIZATION], &["localsubjectaccessreviews"], &["create"]),
-        rule(
-            &[rbac::GROUP],
-            &["roles", "rolebindings"],
-            &[READ, WRITE].concat(),
-        ),
-    ];
-    vec![
-        gathering("admin", None),
-        gathering("edit", Some("admin")),
-        gathering("view", Some("edit")),
-        gathered("system:aggregate-to-admin", "admin", admin),
-        gathered("system:aggregate-to-edit", "edit", edit),
-        gathered("system:aggregate-to-view", "view", view),
     ]
 }
 

@@ -27,7 +27,6 @@ const RESTRICTED: &str = "node-restriction.kubernetes.io";
 /// One request about a resource, with the objects it concerns.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Who asks.
     pub user: &'a User,
     /// The verb, as authorization names it.
     pub verb: &'a str,

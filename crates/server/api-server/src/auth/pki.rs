@@ -34,7 +34,6 @@ pub enum PkiError {
     /// A file could not be read or written.
     #[error("cannot access {path}")]
     File {
-        /// Which file.
         path: PathBuf,
         /// What the system said.
         #[source]
@@ -43,7 +42,6 @@ pub enum PkiError {
     /// The authority's files are there but cannot be used; an operator must decide.
     #[error("the certificate authority in {path} is unusable: {problem}")]
     Authority {
-        /// Which file.
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
@@ -51,7 +49,6 @@ pub enum PkiError {
     /// A requested name cannot be put into a certificate.
     #[error("cannot issue a certificate for {subject:?}: {problem}")]
     Subject {
-        /// The name.
         subject: String,
         /// What is wrong with it.
         problem: String,
@@ -108,7 +105,6 @@ impl Identity {
 /// A certificate and its private key, both PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub struct CertifiedPair {
-    /// The certificate.
     pub certificate_pem: String,
     /// The private key. Not shown by `Debug`.
     pub key_pem: String,
@@ -129,9 +125,7 @@ impl std::fmt::Debug for CertifiedPair {
 /// The names a serving certificate must cover.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServingNames {
-    /// Host names.
     pub names: BTreeSet<String>,
-    /// Addresses.
     pub addresses: BTreeSet<IpAddr>,
 }
 

@@ -18,7 +18,6 @@ pub enum TlsError {
     /// A PEM file could not be read.
     #[error("cannot read {path}")]
     Pem {
-        /// Which file.
         path: PathBuf,
         /// What is wrong with it.
         #[source]
@@ -30,7 +29,6 @@ pub enum TlsError {
     /// A certificate, key or authority is not acceptable.
     #[error("unusable certificate or key in {path}: {problem}")]
     Unusable {
-        /// Which file.
         path: PathBuf,
         /// What is wrong with it.
         problem: String,

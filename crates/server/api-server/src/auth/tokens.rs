@@ -16,7 +16,6 @@ pub enum TokenFileError {
     /// The file could not be read.
     #[error("cannot read token file {path}")]
     Read {
-        /// Which file.
         path: PathBuf,
         /// What the system said.
         #[source]

@@ -33,7 +33,7 @@ pub async fn expire_events(server: Arc<Server>, ttl: Duration) {
         {
             let request = internal(Method::DELETE, kind, event.namespace(), Some(event.name()));
             if let Err(error) = delete_object(&server, &request, event, &DeleteOptions::default()).await {
-                tracing::debug!(%error, "an old event stays for now");
+                tracing::debug!(%error, "cannot delete an expired event yet");
             }
         }
     }

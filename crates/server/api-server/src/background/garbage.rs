@@ -2,13 +2,14 @@
 
 use super::graph::{Graph, Meta, Place, Step};
 use super::{internal, with_body};
-use crate::cache::Observer;
 use crate::cache::object::Object;
+use crate::cache::{Fate, Observer};
 use crate::server::Server;
 use crate::write::delete::delete;
 use crate::write::update::{Through, update};
 use http::Method;
 use parking_lot::Mutex;
+use pointsman_model::Text;
 use pointsman_rules::ApiError;
 use pointsman_rules::value::{entry, list_at};
 use serde::Deserialize;
@@ -33,12 +34,12 @@ struct MetaOnly {
 }
 
 impl Observer for Collector {
-    fn observe(&self, object: &Object, deleted: bool) {
+    fn observe(&self, object: &Object, fate: Fate) {
         let place = Place {
             kind: object.kind,
             key: object.key.clone(),
         };
-        let meta = if deleted {
+        let meta = if fate == Fate::Removed {
             None
         } else {
             match serde_json::from_slice::<MetaOnly>(&object.json()) {
@@ -91,7 +92,7 @@ async fn carry_out(server: &Server, place: &Place, step: &Step) -> Result<(), Ap
         Step::Release { owners } => release(server, place, owners).await,
         Step::Orphan { dependents } => {
             let uid = server.find(place.kind, split(place).0, split(place).1)?.value();
-            let uid = uid["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+            let uid: Text = uid["metadata"]["uid"].as_str().unwrap_or_default().into();
             for dependent in dependents {
                 gone_is_done(release(server, dependent, std::slice::from_ref(&uid)).await)?;
             }
@@ -112,7 +113,7 @@ async fn carry_out(server: &Server, place: &Place, step: &Step) -> Result<(), Ap
 }
 
 /// Removes references to `owners`.
-async fn release(server: &Server, place: &Place, owners: &[String]) -> Result<(), ApiError> {
+async fn release(server: &Server, place: &Place, owners: &[Text]) -> Result<(), ApiError> {
     change(server, place, &|object| {
         let references = list_at(object, &["metadata", "ownerReferences"]).iter();
         let kept = references.filter(|reference| !owners.iter().any(|owner| reference["uid"] == **owner));

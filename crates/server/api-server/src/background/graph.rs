@@ -3,6 +3,8 @@
 //! A pure model of owner references. It is fed every change in order and says which objects have to be
 //! looked at again; looking at one gives the next single step.
 
+use pointsman_model::Text;
+use pointsman_objects::OwnerReference;
 use pointsman_rules::Kind;
 use serde::Deserialize;
 use std::collections::{BTreeSet, HashMap};
@@ -28,30 +30,12 @@ impl Place {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Meta {
-    /// Identity.
-    pub uid: String,
-    /// Owners.
+    pub uid: Text,
     pub owner_references: Vec<OwnerReference>,
     /// Set once deletion has started.
     pub deletion_timestamp: Option<String>,
     /// What holds the object.
     pub finalizers: Vec<String>,
-}
-
-/// A reference to an owner.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "camelCase", default)]
-pub struct OwnerReference {
-    /// `apiVersion` of the owner.
-    pub api_version: String,
-    /// Kind of the owner.
-    pub kind: String,
-    /// Name of the owner.
-    pub name: String,
-    /// Identity of the owner.
-    pub uid: String,
-    /// Whether a foreground deletion of the owner waits for this object.
-    pub block_owner_deletion: bool,
 }
 
 /// The next step for one object.
@@ -62,14 +46,14 @@ pub enum Step {
     /// Delete it, in the foreground if it has dependents of its own that must go first.
     Delete {
         /// The identity that was looked at.
-        uid: String,
+        uid: Text,
         /// Whether its dependents go first.
         foreground: bool,
     },
     /// Remove references to owners that are gone or that wait for it.
     Release {
         /// The identities of those owners.
-        owners: Vec<String>,
+        owners: Vec<Text>,
     },
     /// Let dependents go, then remove the orphan finalizer.
     Orphan {
@@ -77,17 +61,14 @@ pub enum Step {
         dependents: Vec<Place>,
     },
     /// Remove the finalizer, nothing waits for it any more.
-    Unblock {
-        /// Which finalizer.
-        finalizer: &'static str,
-    },
+    Unblock { finalizer: &'static str },
 }
 
 /// All objects and their owner references.
 #[derive(Debug, Default)]
 pub struct Graph {
     objects: HashMap<Place, Meta>,
-    dependents: HashMap<String, BTreeSet<Place>>,
+    dependents: HashMap<Text, BTreeSet<Place>>,
     dirty: BTreeSet<Place>,
 }
 
@@ -227,7 +208,7 @@ impl Graph {
             .flat_map(|meta| &meta.owner_references);
         references
             .into_iter()
-            .any(|reference| reference.uid == owner && reference.block_owner_deletion)
+            .any(|reference| &*reference.uid == owner && reference.block_owner_deletion)
     }
 
     fn dependents_of(&self, uid: &str) -> impl Iterator<Item = &Place> {
@@ -302,6 +283,7 @@ mod tests {
             name: (*name).into(),
             uid: (*uid).into(),
             block_owner_deletion: true,
+            controller: false,
         };
         Meta {
             owner_references: owners.iter().map(owner).collect(),

@@ -5,6 +5,7 @@
 //! back to it, it is told so.
 
 use super::object::Object;
+use crate::cache::Fate;
 use crate::stored::EventType;
 use parking_lot::RwLock;
 use pointsman_rules::Kind;
@@ -129,12 +130,13 @@ impl Collection {
 
     /// Applies changes of one or more whole revisions, in order. `previous` is filled in from the
     /// present state.
-    pub fn apply(&self, changes: Vec<(Arc<Object>, bool)>, now: Instant) {
+    pub fn apply(&self, changes: Vec<(Arc<Object>, Fate)>, now: Instant) {
         let Some(last) = changes.last().map(|(object, _)| object.revision) else {
             return;
         };
         let mut state = self.state.write();
-        for (object, deleted) in changes {
+        for (object, fate) in changes {
+            let deleted = fate == Fate::Removed;
             let previous = if deleted {
                 state.objects.remove(&object.key)
             } else {
@@ -304,6 +306,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::Fate::{Removed, Written};
     use crate::stored;
     use serde_json::json;
 
@@ -322,9 +325,9 @@ mod tests {
     fn changes_after_a_revision_come_in_order_and_whole_revisions_stay_together() {
         let collection = pods(Window::default());
         let now = Instant::now();
-        collection.apply(vec![(pod("x", 1), false)], now);
-        collection.apply(vec![(pod("y", 2), false), (pod("z", 2), false)], now);
-        collection.apply(vec![(pod("x", 3), true)], now);
+        collection.apply(vec![(pod("x", 1), Written)], now);
+        collection.apply(vec![(pod("y", 2), Written), (pod("z", 2), Written)], now);
+        collection.apply(vec![(pod("x", 3), Removed)], now);
         let seen = |from, limit| -> Vec<(String, u64, EventType)> {
             let changes = collection.changes_after(Revision(from), limit).unwrap();
             changes
@@ -354,14 +357,14 @@ mod tests {
             ..Window::default()
         });
         let now = Instant::now();
-        for (name, revision, deleted) in [
-            ("x", 1, false),
-            ("y", 2, false),
-            ("y", 3, false),
-            ("x", 4, true),
-            ("w", 5, false),
+        for (name, revision, fate) in [
+            ("x", 1, Written),
+            ("y", 2, Written),
+            ("y", 3, Written),
+            ("x", 4, Removed),
+            ("w", 5, Written),
         ] {
-            collection.apply(vec![(pod(name, revision), deleted)], now);
+            collection.apply(vec![(pod(name, revision), fate)], now);
         }
         let at = |revision, after| -> Option<Vec<(String, u64)>> {
             let snapshot = collection.list_at("a", after, Revision(revision), Revision(5))?;
@@ -386,7 +389,7 @@ mod tests {
         });
         let now = Instant::now();
         for revision in 1..=5 {
-            collection.apply(vec![(pod("x", revision), false)], now);
+            collection.apply(vec![(pod("x", revision), Written)], now);
         }
         assert_eq!(
             collection.changes_after(Revision(2), 9).unwrap_err(),

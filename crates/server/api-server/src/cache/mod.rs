@@ -21,10 +21,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// Told of every change, in order, before readers can see that it was applied.
+/// What happened to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Written,
+    /// The object is shown in its last state.
+    Removed,
+}
+
+/// Sees every change, in order, before readers can see that it was applied.
 pub trait Observer: Send + Sync {
-    /// `object` was written, or (`deleted`) removed in this last state.
-    fn observe(&self, object: &Object, deleted: bool);
+    fn observe(&self, object: &Object, fate: Fate);
 }
 
 /// Everything in the store, by kind.
@@ -143,14 +150,17 @@ impl Cache {
         Ok(at)
     }
 
-    /// Puts a whole new state into a collection; observers hear of what vanished meanwhile, too.
+    /// Puts a whole new state into a collection; observers see what vanished meanwhile, too.
     fn replace(&self, collection: &Collection, objects: Vec<Arc<Object>>, at: Revision) {
         let present: HashSet<&str> = objects.iter().map(|object| &*object.key).collect();
         let before = collection.list("", None, Revision(0)).objects;
         let gone = before.iter().filter(|object| !present.contains(&*object.key));
         for observer in &self.observers {
-            gone.clone().for_each(|object| observer.observe(object, true));
-            objects.iter().for_each(|object| observer.observe(object, false));
+            gone.clone()
+                .for_each(|object| observer.observe(object, Fate::Removed));
+            objects
+                .iter()
+                .for_each(|object| observer.observe(object, Fate::Written));
         }
         collection.reset(objects, at);
     }
@@ -173,7 +183,7 @@ impl Cache {
             };
             tracing::warn!(%error, revision = from.0, "lost the watch on the store, resuming");
             if let StoreError::Compacted { .. } = error {
-                // What happened in between cannot be told one by one: watchers start over.
+                // What happened in between is no longer known: watchers start over.
                 match self.load(store).await {
                     Ok(at) => from = at,
                     Err(error) => tracing::error!(%error, "cannot read the store"),
@@ -185,18 +195,18 @@ impl Cache {
 
     fn apply(&self, batch: Batch) {
         let now = Instant::now();
-        let mut changes: BTreeMap<usize, Vec<(Arc<Object>, bool)>> = BTreeMap::new();
+        let mut changes: BTreeMap<usize, Vec<(Arc<Object>, Fate)>> = BTreeMap::new();
         for event in batch.events {
-            let Some((object, deleted)) = self.read_event(event) else {
+            let Some((object, fate)) = self.read_event(event) else {
                 continue;
             };
             for observer in &self.observers {
-                observer.observe(&object, deleted);
+                observer.observe(&object, fate);
             }
             changes
                 .entry(object.kind.index())
                 .or_default()
-                .push((object, deleted));
+                .push((object, fate));
         }
         for (kind, changes) in changes {
             self.collections[kind].apply(changes, now);
@@ -208,7 +218,7 @@ impl Cache {
         });
     }
 
-    fn read_event(&self, event: Event) -> Option<(Arc<Object>, bool)> {
+    fn read_event(&self, event: Event) -> Option<(Arc<Object>, Fate)> {
         match event {
             Event::Put { entry, .. } if entry.key.starts_with(keys::CLAIMS) => {
                 self.claims.write().insert(entry.key, entry.value);
@@ -224,7 +234,7 @@ impl Cache {
                 } else {
                     EventType::Added
                 };
-                Some((read_entry(&entry, event)?, false))
+                Some((read_entry(&entry, event)?, Fate::Written))
             }
             Event::Delete {
                 key,
@@ -237,7 +247,7 @@ impl Cache {
                     revision,
                     created: revision,
                 };
-                Some((read_entry(&entry, EventType::Deleted)?, true))
+                Some((read_entry(&entry, EventType::Deleted)?, Fate::Removed))
             }
         }
     }
@@ -262,16 +272,16 @@ mod tests {
     use serde_json::json;
 
     #[derive(Default)]
-    struct Log(Mutex<Vec<(String, bool)>>);
+    struct Log(Mutex<Vec<(String, Fate)>>);
 
     impl Observer for Log {
-        fn observe(&self, object: &Object, deleted: bool) {
-            self.0.lock().push((object.name().to_owned(), deleted));
+        fn observe(&self, object: &Object, fate: Fate) {
+            self.0.lock().push((object.name().to_owned(), fate));
         }
     }
 
     #[test]
-    fn observers_hear_of_what_vanished_while_the_store_was_out_of_sight() {
+    fn observers_see_what_vanished_while_the_store_was_out_of_sight() {
         let log = Arc::new(Log::default());
         let cache = Cache::new(Window::default(), vec![log.clone()]);
         let kind = &kinds::CLUSTER_ROLE;
@@ -292,6 +302,9 @@ mod tests {
         cache.replace(cache.of(kind), vec![role("a"), role("b")], Revision(1));
         log.0.lock().clear();
         cache.replace(cache.of(kind), vec![role("b")], Revision(9));
-        assert_eq!(*log.0.lock(), [("a".to_owned(), true), ("b".to_owned(), false)]);
+        assert_eq!(
+            *log.0.lock(),
+            [("a".to_owned(), Fate::Removed), ("b".to_owned(), Fate::Written)]
+        );
     }
 }

@@ -91,7 +91,6 @@ impl Object {
         self.key.split_once('/').map_or("", |(namespace, _)| namespace)
     }
 
-    /// The name.
     pub fn name(&self) -> &str {
         self.key.split_once('/').map_or(&*self.key, |(_, name)| name)
     }
@@ -138,57 +137,13 @@ impl Object {
         let value = fields::selectable_part(&self.encoded.object());
         let value = value.expect("checked when it was read from the store");
         let strategy = self.kind.strategy;
-        let fields = SELECTABLE.iter();
+        let fields = self.kind.selectable.iter();
         let known = fields.filter_map(|field| Some((*field, strategy.selectable(&value, field)?)));
         known
             .map(|(field, text)| (field, text.into_owned().into_boxed_str()))
             .collect()
     }
 }
-
-/// Whether objects of `kind` can be selected by `field`.
-pub fn selectable(kind: &Kind, field: &str) -> bool {
-    match field {
-        "metadata.name" => true,
-        "metadata.namespace" => kind.namespaced(),
-        _ => kind.strategy.selectable(&Value::Null, field).is_some() && SELECTABLE.contains(&field),
-    }
-}
-
-/// Every field that some kind can be selected by, besides its name.
-const SELECTABLE: &[&str] = &[
-    "spec.nodeName",
-    "spec.host",
-    "spec.restartPolicy",
-    "spec.schedulerName",
-    "spec.serviceAccountName",
-    "spec.hostNetwork",
-    "status.phase",
-    "status.podIP",
-    "status.nominatedNodeName",
-    "spec.unschedulable",
-    "spec.clusterIP",
-    "spec.type",
-    "involvedObject.kind",
-    "involvedObject.namespace",
-    "involvedObject.name",
-    "involvedObject.uid",
-    "involvedObject.apiVersion",
-    "involvedObject.resourceVersion",
-    "involvedObject.fieldPath",
-    "regarding.kind",
-    "regarding.namespace",
-    "regarding.name",
-    "regarding.uid",
-    "regarding.apiVersion",
-    "regarding.resourceVersion",
-    "regarding.fieldPath",
-    "reason",
-    "reportingComponent",
-    "reportingController",
-    "source",
-    "type",
-];
 
 #[cfg(test)]
 mod tests {

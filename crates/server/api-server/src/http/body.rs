@@ -11,7 +11,6 @@ pub type ByteStream = Pin<Box<dyn futures::Stream<Item = Bytes> + Send>>;
 
 /// The body of an answer.
 pub enum Body {
-    /// One piece.
     Whole(Option<Bytes>),
     /// Many pieces that are joined into frames of about [`FRAME`] bytes while they are sent, so a list
     /// of any size needs one frame of memory beside the objects themselves.

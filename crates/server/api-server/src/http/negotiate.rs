@@ -9,7 +9,6 @@ pub enum Form {
     Json,
     /// Rows and columns for people.
     Table,
-    /// Metadata only.
     PartialMetadata,
     /// Discovery of all groups in one document.
     AggregatedDiscovery,

@@ -3,6 +3,7 @@
 //! Unknown parameters are ignored, as every Kubernetes API server does; known ones with values that
 //! make no sense are refused by name.
 
+use pointsman_model::duration;
 use pointsman_rules::{ApiError, FieldError};
 use pointsman_store::Revision;
 use std::time::Duration;
@@ -77,35 +78,8 @@ impl Query {
             return Ok(None);
         };
         let bad = || ApiError::BadRequest(format!("query parameter \"timeout\": {text:?} is not a duration"));
-        go_duration(text).map(Some).ok_or_else(bad)
+        duration::parse(text).map(Some).ok_or_else(bad)
     }
-}
-
-/// Reads Go's duration form: decimal numbers with units, such as `1m30s` or `500ms`.
-pub fn go_duration(text: &str) -> Option<Duration> {
-    if text == "0" {
-        return Some(Duration::ZERO);
-    }
-    let mut rest = text;
-    let mut seconds = 0.0;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let number: f64 = rest[..digits].parse().ok()?;
-        rest = &rest[digits..];
-        let unit_end = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
-        let scale = match &rest[..unit_end] {
-            "ns" => 1e-9,
-            "us" | "µs" => 1e-6,
-            "ms" => 1e-3,
-            "s" => 1.0,
-            "m" => 60.0,
-            "h" => 3600.0,
-            _ => return None,
-        };
-        seconds += number * scale;
-        rest = &rest[unit_end..];
-    }
-    (!text.is_empty()).then(|| Duration::try_from_secs_f64(seconds).ok())?
 }
 
 /// How fresh a read has to be.
@@ -117,7 +91,6 @@ pub enum Freshness {
     Any,
     /// At least as new as this.
     NotOlderThan(Revision),
-    /// Exactly this.
     Exactly(Revision),
 }
 
@@ -391,26 +364,12 @@ mod tests {
         }
     }
 
-    #[test]
-    fn durations_read_as_in_go() {
-        assert_eq!(go_duration("1m30s"), Some(Duration::from_secs(90)));
-        assert_eq!(go_duration("1.5s"), Some(Duration::from_millis(1500)));
-        assert_eq!(go_duration("10"), None);
-        assert_eq!(go_duration("s"), None);
-        assert_eq!(go_duration(""), None);
-    }
-
     proptest! {
         #[test]
         fn any_query_is_read_or_refused(raw in ".{0,80}", watch: bool) {
             let query = Query::parse(&raw);
             let _ = ListOptions::parse(&query, watch);
             let _ = (query.dry_run(), query.timeout());
-        }
-
-        #[test]
-        fn any_duration_text_is_read_or_refused(text in "[0-9.a-zµ]{0,12}") {
-            let _ = go_duration(&text);
         }
     }
 }

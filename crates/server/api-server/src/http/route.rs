@@ -45,16 +45,43 @@ pub enum Route {
 /// The object or collection that a request is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The kind.
     pub kind: &'static Kind,
     /// The namespace; empty for cluster-wide kinds and for all namespaces.
     pub namespace: String,
     /// The object's name; `None` for the collection.
     pub name: Option<String>,
-    /// The subresource.
     pub subresource: Option<Subresource>,
     /// Whether the path itself asks to watch, in the old `/watch/` form.
     pub watch: bool,
+}
+
+impl Target {
+    /// `None` if there is no such place: a namespace belongs in the path of namespaced kinds only, and
+    /// only their whole collection can be named without one.
+    fn new(
+        kind: &'static Kind,
+        namespace: &str,
+        name: Option<&str>,
+        subresource: Option<&str>,
+    ) -> Option<Self> {
+        let whole = name.is_none() && subresource.is_none();
+        let placed = if kind.namespaced() {
+            !namespace.is_empty() || whole
+        } else {
+            namespace.is_empty()
+        };
+        let subresource = match subresource {
+            None => None,
+            Some(name) => Some(kind.subresources.iter().copied().find(|sub| sub.name() == name)?),
+        };
+        placed.then(|| Self {
+            kind,
+            namespace: namespace.into(),
+            name: name.map(str::to_owned),
+            subresource,
+            watch: false,
+        })
+    }
 }
 
 /// Finds what `path` names; `None` if it names nothing that is served.
@@ -106,29 +133,7 @@ fn resource(group: &str, version: &str, rest: &[&str]) -> Option<Route> {
     };
     let target = |namespace: &str, plural: &str, name: Option<&str>, subresource: Option<&str>| {
         let kind = Kind::by_resource(group, version, plural)?;
-        // A namespace belongs in the path of namespaced kinds only, and only their whole collection
-        // can be named without one.
-        let whole = name.is_none() && subresource.is_none();
-        let placed = if kind.namespaced() {
-            !namespace.is_empty() || whole
-        } else {
-            namespace.is_empty()
-        };
-        if !placed {
-            return None;
-        }
-        let subresource = match subresource {
-            None => None,
-            Some(name) => Some(kind.subresources.iter().copied().find(|sub| sub.name() == name)?),
-        };
-        let name = name.map(str::to_owned);
-        Some(Route::Resource(Target {
-            kind,
-            namespace: namespace.into(),
-            name,
-            subresource,
-            watch: false,
-        }))
+        Target::new(kind, namespace, name, subresource).map(Route::Resource)
     };
     match rest {
         // Namespaces are objects and path prefixes at once; their own subresources come first.

@@ -1,6 +1,6 @@
 //! Which objects does a request cover?
 
-use crate::cache::object::{Object, selectable};
+use crate::cache::object::Object;
 use crate::http::query::Query;
 use pointsman_rules::selector::{FieldSelector, FieldTerm, LabelSelector};
 use pointsman_rules::{ApiError, Kind, event_views};
@@ -18,7 +18,7 @@ impl Selection {
         let labels = LabelSelector::parse(query.get("labelSelector").unwrap_or(""))?;
         let fields = FieldSelector::parse(query.get("fieldSelector").unwrap_or(""))?;
         for term in fields.terms() {
-            if !selectable(kind, &term.field) {
+            if !kind.can_select(&term.field) {
                 return Err(FieldSelector::unknown_field(&term.field));
             }
         }

@@ -51,7 +51,6 @@ pub enum Propagation {
     Background,
     /// They are deleted first.
     Foreground,
-    /// They stay.
     Orphan,
 }
 

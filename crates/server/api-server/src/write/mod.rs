@@ -37,11 +37,9 @@ pub enum Committed {
 
 /// One write of one object, with the claims that go with it.
 pub struct Write<'a> {
-    /// The kind.
     pub kind: &'static Kind,
     /// The namespace; empty for cluster-wide kinds.
     pub namespace: &'a str,
-    /// The name.
     pub name: &'a str,
     /// The version that is replaced; `None` creates.
     pub old: Option<&'a Object>,

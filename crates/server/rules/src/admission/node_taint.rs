@@ -4,10 +4,8 @@
 //! node lifecycle controller removes it.
 
 use crate::value::{entry, list_at, str_at};
+use pointsman_objects::names::NOT_READY_TAINT as NOT_READY;
 use serde_json::{Value, json};
-
-/// The key of the taint that says a node is not ready.
-pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
 
 /// Adds the taint `node.kubernetes.io/not-ready:NoSchedule` to a Node that is being created, unless
 /// it has it.

@@ -3,12 +3,9 @@
 //! Pods that do not say get the cluster's answer. The seconds are arguments because a latency profile
 //! changes them while the server runs.
 
-use super::node_taint::NOT_READY;
 use crate::value::{entry, list_at, str_at};
+use pointsman_objects::names::{NOT_READY_TAINT as NOT_READY, UNREACHABLE_TAINT as UNREACHABLE};
 use serde_json::{Value, json};
-
-/// The key of the taint that says nothing is heard from a node.
-pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 
 /// Default seconds for the two NoExecute taints of nodes that do not work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

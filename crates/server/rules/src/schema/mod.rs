@@ -83,7 +83,6 @@ pub enum Shape {
 /// The single values of the Kubernetes API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scalar {
-    /// Text.
     String,
     /// A 32-bit signed number.
     Int32,
@@ -132,7 +131,6 @@ pub enum MergeType {
 pub struct TypeIndex(usize);
 
 impl TypeIndex {
-    /// The type.
     pub fn get(self) -> &'static ObjectType {
         &schema().types[self.0]
     }

@@ -22,7 +22,6 @@ pub struct ProtobufField {
 /// What a number stands for in a message.
 #[derive(Clone, Copy, Debug)]
 pub enum Member<'a> {
-    /// A field.
     Field(&'a Field, ProtobufField),
     /// A message whose fields belong to the outer type.
     Embedded,

@@ -56,7 +56,6 @@ impl FieldSelector {
         self.terms.is_empty()
     }
 
-    /// The conditions.
     pub fn terms(&self) -> &[FieldTerm] {
         &self.terms
     }

@@ -34,9 +34,7 @@ pub enum Test {
     In(Vec<String>),
     /// Absent, or with none of these values, which are sorted and unique.
     NotIn(Vec<String>),
-    /// Present.
     Exists,
-    /// Absent.
     Absent,
     /// Present, an integer, and larger.
     GreaterThan(i64),

@@ -1,7 +1,7 @@
 //! What are the rules for Deployments?
 
 use super::equality::same;
-use super::pod::{hostname_warning, keep_status, nonnegative};
+use super::pod::{hostname_warning, nonnegative};
 use super::{Context, Part, Strategy, pod_template};
 use crate::field_error::{FieldError, FieldErrors};
 use crate::value::{at, at_mut, int_at, remove, set, set_default, str_at};
@@ -38,20 +38,13 @@ impl Strategy for DeploymentStrategy {
     }
 
     fn prepare_update(&self, new: &mut Value, old: &Value, part: Part, context: &Context<'_>) {
-        match part {
-            Part::Main => {
-                keep_status(new, old);
-                pod_template::drop_gated_fields(new, Some(old), context);
-            }
-            Part::Status => {
-                for path in [["spec"].as_slice(), &["metadata", "labels"]] {
-                    match at(old, path) {
-                        Some(value) => set(new, path, value.clone()),
-                        None => {
-                            remove(new, path);
-                        }
-                    }
-                }
+        if part == Part::Main {
+            return pod_template::prepare_update(new, old, part, context);
+        }
+        for path in [["spec"].as_slice(), &["metadata", "labels"]] {
+            match at(old, path) {
+                Some(value) => set(new, path, value.clone()),
+                None => drop(remove(new, path)),
             }
         }
     }

@@ -12,7 +12,6 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 const ADDRESS_TYPES: [&str; 3] = ["FQDN", "IPv4", "IPv6"];
-const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
 const MAX_ENDPOINTS: usize = 1000;
 const MAX_ADDRESSES: usize = 100;
 /// The API documentation says 100, but the upstream server enforces 20,000, and
@@ -163,11 +162,11 @@ fn validate_ports(object: &Value) -> FieldErrors {
         let protocol = str_at(port, &["protocol"]);
         if protocol.is_empty() {
             errors.push(FieldError::required(format!("{path}.protocol"), ""));
-        } else if !PROTOCOLS.contains(&protocol) {
+        } else if !net::PROTOCOLS.contains(&protocol) {
             errors.push(FieldError::not_supported(
                 format!("{path}.protocol"),
                 protocol,
-                &PROTOCOLS,
+                &net::PROTOCOLS,
             ));
         }
         // No number means every port.

@@ -4,10 +4,8 @@ use super::{Context, Part, Strategy};
 use crate::field_error::{FieldError, FieldErrors};
 use crate::meta::{invalid_each, names};
 use crate::net;
-use crate::value::{at, at_mut, int_at, list_at, set, str_at};
+use crate::value::{at, at_mut, list_at, set, str_at};
 use serde_json::Value;
-
-const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
 
 /// Rules for core Endpoints.
 pub struct EndpointsStrategy;
@@ -103,21 +101,7 @@ fn validate_port(port: &Value, needs_name: bool, path: &str, errors: &mut FieldE
     } else if needs_name {
         errors.push(FieldError::required(format!("{path}.name"), ""));
     }
-    let number = int_at(port, &["port"]).unwrap_or(0);
-    invalid_each(
-        errors,
-        &format!("{path}.port"),
-        number,
-        names::port_number(number),
-    );
-    let protocol = str_at(port, &["protocol"]);
-    if !PROTOCOLS.contains(&protocol) {
-        errors.push(FieldError::not_supported(
-            format!("{path}.protocol"),
-            protocol,
-            &PROTOCOLS,
-        ));
-    }
+    net::port_faults(port, path, errors);
     if let Some(protocol) = at(port, &["appProtocol"]).and_then(Value::as_str) {
         let path = format!("{path}.appProtocol");
         invalid_each(errors, &path, protocol, names::qualified_name(protocol));

@@ -2,8 +2,8 @@
 //!
 //! Shared by ReplicaSet, Deployment and DaemonSet, whose `spec` has `selector` and `template` alike.
 
-use super::Context;
-use super::pod::{defaults, drop_gated, nonnegative, validate};
+use super::pod::{defaults, drop_gated, keep_status, nonnegative, validate};
+use super::{Context, Part};
 use crate::field_error::{FieldError, FieldErrors};
 use crate::meta::validate_labels;
 use crate::selector::LabelSelector;
@@ -33,6 +33,21 @@ pub fn default_template(object: &mut Value) {
     }
     if let Some(pod_spec) = at_mut(spec, &["template", "spec"]) {
         defaults::default_spec(pod_spec);
+    }
+}
+
+/// Keeps what a write to one part of a workload may not change.
+pub fn prepare_update(new: &mut Value, old: &Value, part: Part, context: &Context<'_>) {
+    match part {
+        Part::Main => {
+            keep_status(new, old);
+            drop_gated_fields(new, Some(old), context);
+        }
+        Part::Status => {
+            if let Some(spec) = at(old, &["spec"]) {
+                set(new, &["spec"], spec.clone());
+            }
+        }
     }
 }
 

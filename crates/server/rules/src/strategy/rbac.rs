@@ -11,17 +11,13 @@ const GROUP: &str = "rbac.authorization.k8s.io";
 
 /// Rules for Roles and ClusterRoles.
 pub enum RoleStrategy {
-    /// Roles.
     Namespaced,
-    /// ClusterRoles.
     Cluster,
 }
 
 /// Rules for RoleBindings and ClusterRoleBindings.
 pub enum BindingStrategy {
-    /// RoleBindings.
     Namespaced,
-    /// ClusterRoleBindings.
     Cluster,
 }
 

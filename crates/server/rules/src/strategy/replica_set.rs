@@ -1,7 +1,7 @@
 //! What are the rules for ReplicaSets?
 
 use super::equality::same;
-use super::pod::{hostname_warning, keep_status};
+use super::pod::hostname_warning;
 use super::{Context, Part, Strategy, pod_template};
 use crate::field_error::FieldErrors;
 use crate::value::{at, set};
@@ -25,17 +25,7 @@ impl Strategy for ReplicaSetStrategy {
     }
 
     fn prepare_update(&self, new: &mut Value, old: &Value, part: Part, context: &Context<'_>) {
-        match part {
-            Part::Main => {
-                keep_status(new, old);
-                pod_template::drop_gated_fields(new, Some(old), context);
-            }
-            Part::Status => {
-                if let Some(spec) = at(old, &["spec"]) {
-                    set(new, &["spec"], spec.clone());
-                }
-            }
-        }
+        pod_template::prepare_update(new, old, part, context);
     }
 
     fn validate_create(&self, object: &Value, _context: &Context<'_>) -> FieldErrors {

@@ -68,7 +68,6 @@ impl Printer {
 /// How much of each object travels beside its cells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IncludeObject {
-    /// Nothing.
     None,
     /// Its metadata, as PartialObjectMetadata.
     #[default]

@@ -139,7 +139,7 @@ impl Writer {
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, transactions = replies.len(), "a group was not committed");
+                tracing::warn!(%error, transactions = replies.len(), "cannot commit a group of transactions");
                 for reply in replies {
                     let _ = reply.send(Err(error.clone()));
                 }

@@ -93,7 +93,6 @@ impl Client {
         })
     }
 
-    /// Reads keys.
     pub async fn range(&self, request: RangeRequest) -> Result<RangeResponse, CallError> {
         self.call("/etcdserverpb.KV/Range", request).await
     }
@@ -103,7 +102,6 @@ impl Client {
         self.call("/etcdserverpb.KV/Txn", request).await
     }
 
-    /// Forgets history.
     pub async fn compact(&self, revision: Revision) -> Result<(), CallError> {
         let request = CompactionRequest {
             revision: wire_revision(revision),

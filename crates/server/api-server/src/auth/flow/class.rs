@@ -14,7 +14,6 @@ pub enum Class {
     System,
     /// People and programs with a credential.
     Workload,
-    /// Everybody else.
     CatchAll,
 }
 

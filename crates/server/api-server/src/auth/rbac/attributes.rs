@@ -7,14 +7,12 @@ use pointsman_rules::status::Subject;
 /// One request, as authorization sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes<'a> {
-    /// Who asks.
     pub user: &'a User,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`, or the
     /// lower-case HTTP method for a path that is not a resource.
     pub verb: &'a str,
     /// API group; empty for core.
     pub group: &'a str,
-    /// The plural.
     pub resource: &'a str,
     /// The subresource; empty for the object itself.
     pub subresource: &'a str,

@@ -136,6 +136,15 @@ fn validate_standalone(new: &Value, old: Option<&Value>) -> FieldErrors {
         }
         return errors;
     }
+    errors.extend(validate_addresses(new, old, &addresses));
+    errors
+}
+
+/// Addresses that are not `None`: well-formed, at most one per family, in the order of `ipFamilies`.
+fn validate_addresses(new: &Value, old: Option<&Value>, addresses: &[&str]) -> FieldErrors {
+    let path = "spec.clusterIPs";
+    let mut errors = Vec::new();
+    let listed = || Value::from(addresses.to_vec());
     let known: Vec<&str> = old
         .into_iter()
         .flat_map(|old| strings(old, &["spec", "clusterIPs"]))

@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 const TYPES: [&str; 4] = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
-const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
 const ONLY_LOAD_BALANCER: &str = "may only be used when `type` is 'LoadBalancer'";
 const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 
@@ -139,21 +138,7 @@ fn validate_ports(service: &Value, errors: &mut FieldErrors) {
 }
 
 fn validate_port(port: &Value, path: &str, errors: &mut FieldErrors) {
-    let number = int_at(port, &["port"]).unwrap_or(0);
-    invalid_each(
-        errors,
-        &format!("{path}.port"),
-        number,
-        names::port_number(number),
-    );
-    let protocol = str_at(port, &["protocol"]);
-    if !PROTOCOLS.contains(&protocol) {
-        errors.push(FieldError::not_supported(
-            format!("{path}.protocol"),
-            protocol,
-            &PROTOCOLS,
-        ));
-    }
+    net::port_faults(port, path, errors);
     let target_path = format!("{path}.targetPort");
     match at(port, &["targetPort"]) {
         Some(Value::String(name)) => {

@@ -13,7 +13,6 @@ const BLOCK: u64 = 4096;
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plan {
-    /// Nothing.
     Sound,
     /// This operation fails, the next ones work.
     FailOnce(u64),
