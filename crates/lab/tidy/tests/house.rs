@@ -43,11 +43,6 @@ const NOT_YET: &[(&str, &str, &str)] = &[
         "crates/edges/proxy",
         "is said in other words",
     ),
-    (
-        "modules are not included by path",
-        "crates/server/api-server",
-        "moves to a crate",
-    ),
 ];
 
 #[test]

@@ -9,11 +9,11 @@ use crate::kind::Scope;
 pub enum Question {
     /// Who am I?
     SelfSubject,
-    /// May I?
+    /// May I do this?
     SelfAccess,
     /// What may I in this namespace?
     SelfRules,
-    /// May they?
+    /// May they do this?
     Access,
     /// May they in this namespace?
     LocalAccess,

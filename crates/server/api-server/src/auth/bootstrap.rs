@@ -446,5 +446,4 @@ fn add_missing(result: &mut Value, wanted: &Value, path: &[&str]) {
 }
 
 #[cfg(test)]
-#[path = "bootstrap_tests.rs"]
 mod tests;

@@ -202,5 +202,4 @@ const OWN_LABELS: &[&str] = &[
 ];
 
 #[cfg(test)]
-#[path = "node_restriction_tests.rs"]
 mod tests;

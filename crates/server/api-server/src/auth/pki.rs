@@ -438,5 +438,4 @@ impl Facts {
 }
 
 #[cfg(test)]
-#[path = "pki_tests.rs"]
 mod tests;

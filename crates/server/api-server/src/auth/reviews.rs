@@ -217,5 +217,4 @@ fn subject_errors(review: &Review, namespace: &str, spec: &Value) -> FieldErrors
 }
 
 #[cfg(test)]
-#[path = "reviews_tests.rs"]
 mod tests;

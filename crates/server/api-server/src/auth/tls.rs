@@ -135,5 +135,4 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsErr
 }
 
 #[cfg(test)]
-#[path = "tls_tests.rs"]
 mod tests;
