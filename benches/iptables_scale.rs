@@ -65,12 +65,12 @@ fn measure(variant: Variant, services: u32, endpoints: u32) {
         proxy.sync("one Service removed");
     }
     let start = Instant::now();
-    let differences = proxy
-        .backend
-        .digest_check(proxy.index.desired().collect())
-        .divergences();
+    let states = proxy.index.desired().collect();
+    let comparison = proxy.backend.comparison(Compared::Ledger, states);
+    let comparison = comparison.expect("nothing is read").expect("this mode compares");
+    let differences = comparison.differences().expect("nothing is read");
     println!(
-        "digest check {:?}, {} differences",
+        "comparison with the ledger {:?}, {} differences",
         start.elapsed(),
         differences.len()
     );
@@ -89,13 +89,14 @@ impl Proxy {
         let start = Instant::now();
         let batch = self.index.checkout();
         let written = self.backend.sync(&batch).expect("the kernel takes the rules");
+        let restored = written.restored.expect("iptables mode");
         let _ = self.index.commit(batch);
         println!(
             "{what:22} {:>9.1} ms {:>9} bytes {:>7} lines {:>4} restores",
             start.elapsed().as_secs_f64() * 1e3,
-            written.bytes,
-            written.lines,
-            written.restores,
+            restored.bytes,
+            restored.lines,
+            written.transactions,
         );
     }
 }

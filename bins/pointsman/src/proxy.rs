@@ -9,7 +9,7 @@ use clap::{ArgAction, Args, ValueEnum};
 use file::File;
 use pointsman_kernel::iptables_backend::allow_localhost_node_ports;
 use pointsman_kernel::sysctl;
-use pointsman_proxy::{Config, Mode, clean_up, clean_up_own, run as run_proxy};
+use pointsman_proxy::{Config, Mode, OwnRules, clean_up, clean_up_own, run as run_proxy};
 use pointsman_telemetry::Registry;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -201,7 +201,7 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     if flags.cleanup_own {
         let taken_over = tokio::task::spawn_blocking(clean_up_own).await??;
         anyhow::ensure!(
-            taken_over,
+            taken_over == OwnRules::Removed,
             "packets still go through rules of ours: start kube-proxy, wait until its /healthz answers 200, then try again"
         );
         return Ok(());

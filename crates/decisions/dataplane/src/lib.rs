@@ -2,13 +2,14 @@
 //!
 //! The shared half of the service proxy, without IO: Kubernetes objects are converted once
 //! ([`convert`]), folded into an [`Index`], and come out as [`Batch`]es of Services whose desired state
-//! differs from the programmed one. A backend (nftables or iptables) turns a batch into its own
-//! transaction and hands it to a [`Programmer`]; then the batch is committed or aborted, and no change,
-//! trigger time or watermark is lost either way.
+//! differs from the programmed one. A [`Programmer`] brings a batch into the kernel, in
+//! whichever mode; then the batch is committed or aborted, and no change, trigger time or watermark is lost
+//! either way.
 
 pub mod claims;
 pub mod conntrack;
 pub mod convert;
+pub mod guard;
 pub mod health;
 pub mod index;
 pub mod packet;
@@ -24,7 +25,10 @@ pub mod wire;
 pub use claims::{ClaimKind, Destination};
 pub use index::{Batch, Change, Committed, Index, Progress, Scope, Totals, Watermark};
 pub use packet::{Fate, Host, Packet, SeenAs};
-pub use programmer::{ProgramError, Programmer, Recovery};
+pub use programmer::{
+    Compared, Comparison, Effort, Look, MemoryRules, NoRules, ProgramError, Programmer, Recovery, Restored,
+    States, Written,
+};
 pub use select::{Reachable, Selection, Viewpoint};
 pub use settings::{InterfaceName, LocalDetector, MasqueradeMark, NodePortAddresses, Settings};
 pub use state::{PortState, PortView, ServiceState};

@@ -1,21 +1,209 @@
 //! How does a decided change reach the kernel?
+//!
+//! By one seam: batches of Services go in, and what becomes of them (elements over netlink, input of
+//! `iptables-restore`, a map in memory, nothing) is behind it. Whoever decides when to write, look and compare
+//! needs to know no mode.
 
-use std::io;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::{fmt, io};
 
-/// Writes one backend's rules of one IP family into the kernel.
-pub trait Programmer {
-    /// What the backend applies at once.
-    type Transaction;
-    /// What the backend finds in the kernel under names it owns.
-    type Inventory;
+use pointsman_model::{Address, ServiceName};
 
-    /// Applies the transaction whole, or fails; [`ProgramError::recovery`] then says what to do.
-    fn apply(&mut self, transaction: &Self::Transaction) -> Result<(), ProgramError>;
+use crate::index::{Batch, Scope};
+use crate::settings::Settings;
+use crate::state::ServiceState;
 
-    /// Lists the names we own, enough to clear leftovers after a restart and to notice drift.
-    ///
-    /// This may be slow: it is for full syncs and checks, never for a change.
-    fn inventory(&mut self) -> Result<Self::Inventory, ProgramError>;
+/// The states of all Services that were written.
+pub type States<A> = Vec<Arc<ServiceState<A>>>;
+
+/// Keeps the rules of one IP family.
+pub trait Programmer<A: Address>: fmt::Debug + Send {
+    /// Uses the time until the first batch, to read what the kernel has.
+    fn prepare(&mut self) -> Result<(), ProgramError> {
+        Ok(())
+    }
+
+    /// Brings a batch into the kernel; the first must be full. After an error, [`ProgramError::recovery`] says
+    /// what the next batch has to be.
+    fn sync(&mut self, batch: &Batch<A>) -> Result<Written, ProgramError>;
+
+    /// Takes over settings. If they are new, the next batch must be full.
+    fn change_settings(&mut self, settings: Settings<A>);
+
+    /// Looks whether the rules are as the last batch left them.
+    fn look(&mut self, effort: Effort) -> Result<Look, ProgramError>;
+
+    /// A comparison with what a full batch of these states would write, which must be all that was written.
+    /// `None` where full batches compare anyway.
+    fn comparison(&mut self, of: Compared, states: States<A>) -> Result<Option<Comparison>, ProgramError> {
+        let _ = (of, states);
+        Ok(None)
+    }
+
+    /// Removes rules that a predecessor or another mode left. For the time after a first full batch, so that
+    /// a node that changes its mode has no gap.
+    fn remove_predecessors(&mut self) -> Result<(), ProgramError> {
+        Ok(())
+    }
+}
+
+/// What a batch took to write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Transactions, or runs of `iptables-restore`.
+    pub transactions: usize,
+    /// Elements added or deleted (nftables mode).
+    pub elements: usize,
+    /// Rules that existed had to be changed to be right.
+    pub repaired: bool,
+    /// The input of `iptables-restore` (iptables mode).
+    pub restored: Option<Restored>,
+}
+
+/// The size of the input of `iptables-restore`, and of the rules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Restored {
+    pub bytes: usize,
+    pub lines: usize,
+    /// Chains written or removed.
+    pub chains: usize,
+    /// Rules written, added or deleted in the filter and nat tables.
+    pub written: [usize; 2],
+    /// Rules of ours in the filter and nat tables.
+    pub total: [u64; 2],
+}
+
+/// How much a look may cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// One question to the kernel.
+    Quick,
+    /// It may run a program.
+    Thorough,
+}
+
+/// Whether the rules are as we left them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Nobody else has written.
+    Undisturbed,
+    /// They were not flushed, and more cannot be seen cheaply.
+    Unclear,
+    /// Somebody else has written something; a comparison can tell whether it concerns us.
+    Disturbed,
+    /// They were flushed, or somebody else has written and only a full batch can tell what.
+    Suspect,
+}
+
+/// What is compared with a full batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compared {
+    /// What the kernel holds: finds what others changed.
+    Kernel,
+    /// What partial batches are believed to have written: finds faults of our own.
+    Ledger,
+}
+
+/// A comparison that can run on a thread of its own: it reads or renders all rules, which takes longer than a
+/// change may wait.
+pub struct Comparison(Box<dyn FnOnce() -> Result<Vec<String>, ProgramError> + Send>);
+
+impl Comparison {
+    pub fn new(compare: impl FnOnce() -> Result<Vec<String>, ProgramError> + Send + 'static) -> Self {
+        Self(Box::new(compare))
+    }
+
+    /// What differs, by name. A full batch heals it.
+    pub fn differences(self) -> Result<Vec<String>, ProgramError> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Comparison")
+    }
+}
+
+/// Keeps no rules: for an IP family that the machine does not speak, and where only the times of changes count.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoRules;
+
+impl<A: Address> Programmer<A> for NoRules {
+    fn sync(&mut self, _: &Batch<A>) -> Result<Written, ProgramError> {
+        Ok(Written::default())
+    }
+
+    fn change_settings(&mut self, _: Settings<A>) {}
+
+    fn look(&mut self, _: Effort) -> Result<Look, ProgramError> {
+        Ok(Look::Undisturbed)
+    }
+}
+
+/// Keeps the states of Services in memory, and behaves as a kernel does: a change to what is not there as it was
+/// said to be is refused, others can take rules away, and a look notices that.
+#[derive(Clone, Debug)]
+pub struct MemoryRules<A> {
+    /// What a packet would find.
+    pub services: BTreeMap<ServiceName, Arc<ServiceState<A>>>,
+    /// Somebody else wrote since the last full batch.
+    disturbed: bool,
+}
+
+impl<A> Default for MemoryRules<A> {
+    fn default() -> Self {
+        Self {
+            services: BTreeMap::new(),
+            disturbed: false,
+        }
+    }
+}
+
+impl<A: Address> MemoryRules<A> {
+    /// Somebody else removes everything.
+    pub fn flush(&mut self) {
+        self.services.clear();
+        self.disturbed = true;
+    }
+}
+
+impl<A: Address> Programmer<A> for MemoryRules<A> {
+    fn sync(&mut self, batch: &Batch<A>) -> Result<Written, ProgramError> {
+        let mut services = match batch.scope {
+            Scope::Full => BTreeMap::new(),
+            Scope::Partial => self.services.clone(),
+        };
+        for change in &batch.changes {
+            if batch.scope == Scope::Partial && services.get(&change.name) != change.before.as_ref() {
+                return Err(ProgramError::Refused {
+                    program: "memory".to_owned(),
+                    rule: Some(change.name.to_string()),
+                    message: "it is not there as it should be".to_owned(),
+                });
+            }
+            match &change.after {
+                Some(state) => services.insert(change.name.clone(), Arc::clone(state)),
+                None => services.remove(&change.name),
+            };
+        }
+        self.services = services;
+        self.disturbed &= batch.scope == Scope::Partial;
+        Ok(Written {
+            transactions: 1,
+            ..Written::default()
+        })
+    }
+
+    fn change_settings(&mut self, _: Settings<A>) {}
+
+    fn look(&mut self, _: Effort) -> Result<Look, ProgramError> {
+        Ok(match self.disturbed {
+            true => Look::Suspect,
+            false => Look::Undisturbed,
+        })
+    }
 }
 
 /// Why the kernel does not have the rules.

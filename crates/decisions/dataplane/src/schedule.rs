@@ -91,6 +91,15 @@ impl Schedule {
         if due <= now { Next::Run } else { Next::Wait(due) }
     }
 
+    pub(crate) fn is_running(&self) -> bool {
+        self.running
+    }
+
+    /// Whether the last sync failed.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.failures > 0
+    }
+
     /// A sync starts and takes everything requested so far with it.
     pub fn started(&mut self) {
         self.running = true;

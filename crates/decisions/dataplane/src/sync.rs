@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use pointsman_model::{Address, ServiceName};
 
 use crate::conntrack::UdpReview;
+use crate::guard::{Situation, SyncProgress};
 use crate::health::{HealthCheck, SyncHealth};
 use crate::index::{Batch, Committed, Index, Scope};
 use crate::programmer::Recovery;
@@ -184,6 +185,28 @@ impl<A: Address> Synchroniser<A> {
             committed,
             udp,
         }))
+    }
+
+    /// How the syncs stand, for those who watch over the rules.
+    pub fn situation(&self) -> Situation {
+        let Tally {
+            full,
+            partial,
+            failures,
+            ..
+        } = self.tally;
+        let progress = if self.schedule.is_running() {
+            SyncProgress::Running
+        } else if self.schedule.is_failing() || self.index.has_changes() {
+            SyncProgress::Unsettled
+        } else {
+            SyncProgress::Settled
+        };
+        Situation {
+            syncs: full + partial + failures,
+            full_syncs: full,
+            progress,
+        }
     }
 
     /// The index.

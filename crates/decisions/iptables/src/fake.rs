@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use pointsman_dataplane::{ProgramError, Programmer};
+use pointsman_dataplane::ProgramError;
 use pointsman_model::Address;
 
 use crate::name::{Builtin, ChainName, Table};
@@ -115,6 +115,34 @@ impl<A: Address> FakeKernel<A> {
         out
     }
 
+    /// Applies a transaction table by table, each whole or not at all.
+    pub fn apply(&mut self, transaction: &Transaction<A>) -> Result<(), ProgramError> {
+        let refused = |message: String| ProgramError::Refused {
+            program: "the fake kernel".to_owned(),
+            rule: None,
+            message,
+        };
+        for (table, edit) in &transaction.tables {
+            match &mut self.fail_after_tables {
+                Some(0) => {
+                    self.fail_after_tables = None;
+                    return Err(refused("asked to fail".to_owned()));
+                }
+                Some(left) => *left -= 1,
+                None => {}
+            }
+            let mut chains = self.tables.get(table).cloned().unwrap_or_default();
+            Self::apply_table(&mut chains, edit).map_err(refused)?;
+            self.tables.insert(*table, chains);
+        }
+        Ok(())
+    }
+
+    /// What is there under names of ours.
+    pub fn inventory(&self) -> Inventory {
+        Inventory::parse(&self.save())
+    }
+
     fn apply_table(chains: &mut Chains<A>, edit: &Edit<A>) -> Result<(), String> {
         for (chain, rules) in &edit.kept {
             let held = chains
@@ -202,35 +230,4 @@ fn content<A: Address>(chain: ChainName, rules: &[Rule<A>]) -> Vec<String> {
         lines.sort_unstable();
     }
     lines
-}
-
-impl<A: Address> Programmer for FakeKernel<A> {
-    type Transaction = Transaction<A>;
-    type Inventory = Inventory;
-
-    fn apply(&mut self, transaction: &Transaction<A>) -> Result<(), ProgramError> {
-        let refused = |message: String| ProgramError::Refused {
-            program: "the fake kernel".to_owned(),
-            rule: None,
-            message,
-        };
-        for (table, edit) in &transaction.tables {
-            match &mut self.fail_after_tables {
-                Some(0) => {
-                    self.fail_after_tables = None;
-                    return Err(refused("asked to fail".to_owned()));
-                }
-                Some(left) => *left -= 1,
-                None => {}
-            }
-            let mut chains = self.tables.get(table).cloned().unwrap_or_default();
-            Self::apply_table(&mut chains, edit).map_err(refused)?;
-            self.tables.insert(*table, chains);
-        }
-        Ok(())
-    }
-
-    fn inventory(&mut self) -> Result<Inventory, ProgramError> {
-        Ok(Inventory::parse(&self.save()))
-    }
 }

@@ -87,7 +87,6 @@ impl<A: Address> Planner<A> {
     }
 
     /// Takes over new settings. If this returns true, the next batch has to be full.
-    #[must_use]
     pub fn change_settings(&mut self, settings: Settings<A>) -> bool {
         let changed = self.settings != settings;
         self.settings = settings;

@@ -1,9 +1,10 @@
 //! Whatever happened before, partial syncs leave what a full sync would.
 
+use std::convert::Infallible;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use pointsman_dataplane::state::ExternalIps;
-use pointsman_dataplane::{Index, LocalDetector, Programmer, Scope, Settings, TriggerTime};
+use pointsman_dataplane::{Index, LocalDetector, Scope, Settings, TriggerTime};
 use pointsman_iptables::fake::FakeKernel;
 use pointsman_iptables::{Planner, Table, render};
 use pointsman_model::NodeName;
@@ -73,7 +74,7 @@ impl<A: Family> Proxy<A> {
         let scope = batch.scope;
         let plan = self
             .planner
-            .plan(&batch, || self.kernel.inventory())
+            .plan(&batch, || Ok::<_, Infallible>(self.kernel.inventory()))
             .expect("the fake can be listed");
         for transaction in plan {
             if let Err(error) = self.kernel.apply(&transaction) {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use pointsman_dataplane::{ProgramError, Programmer};
+use pointsman_dataplane::ProgramError;
 use pointsman_iptables::plan::{LEGACY_RULES_PER_TRANSACTION, NFT_RULES_PER_TRANSACTION};
 use pointsman_iptables::saved::InventoryReader;
 use pointsman_iptables::{Inventory, Transaction, render};
@@ -20,7 +20,7 @@ use crate::program::{Ended, Program};
 /// How long the tools wait for the xtables lock (upstream's value).
 pub const LOCK_WAIT: Duration = Duration::from_secs(5);
 
-/// How long a program may run: far more than any should, so that one that hangs is not waited for for ever.
+/// How long a program may run: far more than any should, so that one that hangs does not hang the proxy.
 pub const RUN_LIMIT: Duration = Duration::from_secs(300);
 
 /// The exit status for a lock that was not free in time, and for other passing shortages.
@@ -184,6 +184,21 @@ impl<A: Address> Iptables<A> {
         }
     }
 
+    /// Lists what is there under names of ours: enough to clear leftovers after a restart and to notice what
+    /// others changed. Slow: for full syncs and comparisons, never for a change.
+    pub fn inventory(&self) -> Result<Inventory, ProgramError> {
+        let mut reader = InventoryReader::default();
+        for table in ["filter", "nat", "mangle"] {
+            self.read_save(table, |line| reader.line(line))?;
+        }
+        reader
+            .try_finish()
+            .map_err(|unreadable| ProgramError::Interrupted {
+                program: self.program("-save"),
+                how: unreadable.to_string(),
+            })
+    }
+
     /// Everything in a table, as `iptables-save` prints it.
     pub fn save(&self, table: &str) -> Result<String, ProgramError> {
         let mut saved = String::new();
@@ -232,28 +247,6 @@ impl<A: Address> Iptables<A> {
         } else {
             Err(failure(&program, &ended, ""))
         }
-    }
-}
-
-impl<A: Address> Programmer for Iptables<A> {
-    type Transaction = Transaction<A>;
-    type Inventory = Inventory;
-
-    fn apply(&mut self, transaction: &Transaction<A>) -> Result<(), ProgramError> {
-        self.restore(transaction).map(|_| ())
-    }
-
-    fn inventory(&mut self) -> Result<Inventory, ProgramError> {
-        let mut reader = InventoryReader::default();
-        for table in ["filter", "nat", "mangle"] {
-            self.read_save(table, |line| reader.line(line))?;
-        }
-        reader
-            .try_finish()
-            .map_err(|unreadable| ProgramError::Interrupted {
-                program: self.program("-save"),
-                how: unreadable.to_string(),
-            })
     }
 }
 

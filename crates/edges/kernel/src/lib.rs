@@ -1,7 +1,8 @@
 //! How do decided rules reach the Linux kernel?
 //!
-//! The edge below the proxy: it runs programs and talks to the kernel, and decides nothing. Errors are
-//! interpreted here once, so that nobody above has to read a tool's messages.
+//! The edge below the proxy: [`Mode::open`] gives a `pointsman_dataplane::Programmer` that runs programs
+//! ([`iptables_backend`]) or talks netlink ([`nftables_backend`]). It decides nothing. Errors are interpreted here once,
+//! so that nobody above has to read a tool's messages.
 
 pub mod compare;
 pub mod conntrack;
@@ -10,9 +11,18 @@ pub mod interfaces;
 pub mod iptables;
 pub mod iptables_backend;
 pub mod memory;
-pub mod nft_kernel;
 pub mod nftables_backend;
 pub mod sysctl;
 
+mod clean_up;
+mod commits;
+mod mode;
+mod outside;
 mod program;
-mod witness;
+
+#[cfg(test)]
+mod tests;
+
+pub use clean_up::{OwnRules, clean_up, clean_up_own};
+pub use commits::Commits;
+pub use mode::Mode;

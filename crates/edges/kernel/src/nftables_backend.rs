@@ -6,20 +6,19 @@
 //! the rest load.
 
 use std::io;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 
-use pointsman_dataplane::{Batch, Change, ProgramError, Scope, ServiceState, Settings};
-use pointsman_model::{Address, ServiceName};
+use pointsman_dataplane::{Batch, Change, Effort, Look, ProgramError, Programmer, Scope, Settings, Written};
+use pointsman_model::Address;
 use pointsman_netlink::nft::{Generation, Name, Op, Transaction};
-use pointsman_netlink_io::{Buffers, Client, CommitError, RequestError};
+use pointsman_netlink_io::{Buffers, Client, CommitError};
 use pointsman_nft::{Inventory, Planner, Pool, Records, SetId, TABLE, TableSettings, family};
 
+use crate::clean_up::{Holders, clean_up_iptables};
+use crate::commits::{Commits, Drift, NF_TABLES, unreadable};
 use crate::memory;
-use crate::nft_kernel::NftKernel;
+use crate::outside::NfTables;
 
-/// What errors call the interface.
-const INTERFACE: &str = "nf_tables";
 /// The table that kube-proxy keeps in this mode.
 const PREDECESSOR: Name = Name::fixed("kube-proxy");
 /// Services for each transaction of a cold start: some milliseconds of kernel time.
@@ -32,46 +31,29 @@ const ATTEMPTS: u32 = 4;
 /// How often the same transaction is sent again to a kernel that lacked memory or was interrupted.
 const REPEATS: u32 = 3;
 
-/// The commits this process made, by which foreign ones are told: the kernel counts every commit of the
-/// network namespace in its generation. Both families share one.
-#[derive(Clone, Debug, Default)]
-pub struct Commits(pub(crate) Arc<AtomicU32>);
-
 /// The nftables table of one family, in the network namespace of the thread that made the value.
 #[derive(Debug)]
 pub struct NftablesBackend<A> {
-    kernel: Box<dyn NftKernel>,
+    kernel: Box<dyn NfTables>,
     planner: Planner<A>,
     commits: Commits,
-    /// Generation minus our commits, when the table was last known to be right.
-    undisturbed: Option<u32>,
+    /// The drift at which the table was last known to be right.
+    undisturbed: Option<Drift>,
     /// What was read ahead of the first batch, and at which generation.
     read_ahead: Option<(Generation, Option<Inventory>)>,
-}
-
-/// What a sync wrote.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Written {
-    /// Transactions committed.
-    pub transactions: usize,
-    /// Elements added or deleted.
-    pub elements: usize,
-    /// Whether a table that existed had to be changed to be right.
-    pub repaired: bool,
 }
 
 impl<A: Address> NftablesBackend<A> {
     /// Connects to the kernel; nothing is read or written yet, and the first batch must be full.
     pub fn open(settings: Settings<A>, commits: Commits) -> Result<Self, ProgramError> {
         let client = Client::open(Buffers::default()).map_err(|error| ProgramError::Missing {
-            program: INTERFACE.to_owned(),
+            program: NF_TABLES.to_owned(),
             source: io::Error::other(error),
         })?;
         Ok(Self::over(Box::new(client), settings, commits))
     }
 
-    /// A backend over this kernel.
-    pub fn over(kernel: Box<dyn NftKernel>, settings: Settings<A>, commits: Commits) -> Self {
+    pub(crate) fn over(kernel: Box<dyn NfTables>, settings: Settings<A>, commits: Commits) -> Self {
         Self {
             kernel,
             planner: Planner::new(TableSettings::new(settings)),
@@ -81,50 +63,11 @@ impl<A: Address> NftablesBackend<A> {
         }
     }
 
-    /// Brings a batch into the kernel. After an error, its [`ProgramError::recovery`] says what the next
-    /// batch has to be.
-    pub fn sync(&mut self, batch: &Batch<A>) -> Result<Written, ProgramError> {
-        if batch.scope == Scope::Full {
-            let written = self.sync_full(batch)?;
-            memory::return_unused();
-            return Ok(written);
-        }
-        let mut written = Written::default();
-        self.write_changes(&batch.changes, &mut written)?;
-        Ok(written)
-    }
-
-    /// Reads the table while the lists of Services and slices are still on their way. The first batch uses it, if
-    /// nobody has committed anything meanwhile.
-    pub fn read_ahead(&mut self) -> Result<(), ProgramError> {
-        let (generation, _) = self.generation()?;
-        self.read_ahead = Some((generation, self.read_table()?));
-        Ok(())
-    }
-
-    /// Takes over new settings. If this returns true, the next batch has to be full.
-    #[must_use]
-    pub fn change_settings(&mut self, settings: Settings<A>) -> bool {
-        if self.planner.settings().shared == settings {
-            return false;
-        }
-        self.planner = Planner::new(TableSettings {
-            shared: settings,
-            ..self.planner.settings().clone()
-        });
-        true
-    }
-
     /// Whether nobody else changed the ruleset since it was last known to be right. If somebody did, only
     /// a full batch can tell whether it concerns us.
     pub fn is_undisturbed(&mut self) -> Result<bool, ProgramError> {
-        let (_, drift) = self.generation()?;
+        let (_, drift) = self.drift()?;
         Ok(self.undisturbed == Some(drift))
-    }
-
-    /// Removes the table that kube-proxy left, if there is one.
-    pub fn remove_predecessor(&mut self) -> Result<bool, ProgramError> {
-        self.remove_table(PREDECESSOR)
     }
 
     /// Removes everything of ours.
@@ -134,9 +77,12 @@ impl<A: Address> NftablesBackend<A> {
         Ok(())
     }
 
-    /// Whether our table is there, and whether kube-proxy's is.
-    pub fn holders(&mut self) -> Result<(bool, bool), ProgramError> {
-        Ok((self.has_table(&TABLE)?, self.has_table(&PREDECESSOR)?))
+    /// Whose tables are there.
+    pub(crate) fn holders(&mut self) -> Result<Holders, ProgramError> {
+        Ok(Holders {
+            ours: self.has_table(&TABLE)?,
+            others: self.has_table(&PREDECESSOR)?,
+        })
     }
 
     /// Removes our table alone.
@@ -146,7 +92,7 @@ impl<A: Address> NftablesBackend<A> {
 
     fn sync_full(&mut self, batch: &Batch<A>) -> Result<Written, ProgramError> {
         for attempt in 1..=ATTEMPTS {
-            let (generation, drift) = self.generation()?;
+            let (generation, drift) = self.drift()?;
             let only_at = (attempt < ATTEMPTS).then_some(generation);
             let found = match self.read_ahead.take() {
                 Some((at, found)) if at == generation => found,
@@ -165,6 +111,7 @@ impl<A: Address> NftablesBackend<A> {
                 transactions: usize::from(!adoption.repair.is_empty()),
                 elements: adoption.repair.element_count(),
                 repaired: !adoption.repair.is_empty(),
+                restored: None,
             };
             match self.commit(&adoption.repair, only_at) {
                 Ok(()) => {
@@ -178,7 +125,7 @@ impl<A: Address> NftablesBackend<A> {
             }
         }
         Err(ProgramError::Busy {
-            program: INTERFACE.to_owned(),
+            program: NF_TABLES.to_owned(),
         })
     }
 
@@ -190,7 +137,7 @@ impl<A: Address> NftablesBackend<A> {
         let mut written = Written {
             transactions: 1,
             elements: create.element_count(),
-            repaired: false,
+            ..Written::default()
         };
         self.fill_elements(batch, &mut written)?;
         if !last.is_empty() {
@@ -239,13 +186,6 @@ impl<A: Address> NftablesBackend<A> {
         Ok(())
     }
 
-    fn write_changes(&mut self, changes: &[Change<A>], written: &mut Written) -> Result<(), ProgramError> {
-        let planned = self.planner.plan(changes);
-        self.write(&planned.transaction, written)?;
-        self.planner.commit(planned.update);
-        Ok(())
-    }
-
     fn commit(&mut self, transaction: &Transaction, only_at: Option<Generation>) -> Result<(), CommitError> {
         if transaction.is_empty() {
             return Ok(());
@@ -254,7 +194,7 @@ impl<A: Address> NftablesBackend<A> {
         loop {
             match self.kernel.commit(transaction, only_at) {
                 Ok(()) => {
-                    self.commits.0.fetch_add(1, Ordering::Relaxed);
+                    self.commits.add(1);
                     return Ok(());
                 }
                 Err(CommitError::TryAgain(_)) if repeats < REPEATS => repeats += 1,
@@ -300,32 +240,69 @@ impl<A: Address> NftablesBackend<A> {
         Ok(true)
     }
 
-    /// The generation, and the commits of others since the namespace began, up to a constant.
-    fn generation(&mut self) -> Result<(Generation, u32), ProgramError> {
-        loop {
-            let ours = self.commits.0.load(Ordering::Relaxed);
-            let generation = self.kernel.generation().map_err(unreadable)?;
-            // The other family may have committed in between.
-            if self.commits.0.load(Ordering::Relaxed) == ours {
-                return Ok((generation, generation.0.wrapping_sub(ours)));
-            }
+    fn drift(&mut self) -> Result<(Generation, Drift), ProgramError> {
+        let Self { kernel, commits, .. } = self;
+        commits.drift(|| kernel.generation())
+    }
+}
+
+impl<A: Address> Programmer<A> for NftablesBackend<A> {
+    /// Reads the table while the lists of Services and slices are still on their way. The first batch uses it, if
+    /// nobody has committed anything meanwhile.
+    fn prepare(&mut self) -> Result<(), ProgramError> {
+        let (generation, _) = self.drift()?;
+        self.read_ahead = Some((generation, self.read_table()?));
+        Ok(())
+    }
+
+    fn sync(&mut self, batch: &Batch<A>) -> Result<Written, ProgramError> {
+        if batch.scope == Scope::Full {
+            let written = self.sync_full(batch)?;
+            memory::return_unused();
+            return Ok(written);
         }
+        let planned = self.planner.plan(&batch.changes);
+        let mut written = Written::default();
+        self.write(&planned.transaction, &mut written)?;
+        self.planner.commit(planned.update);
+        Ok(written)
+    }
+
+    fn change_settings(&mut self, settings: Settings<A>) {
+        if self.planner.settings().shared != settings {
+            self.planner = Planner::new(TableSettings {
+                shared: settings,
+                ..self.planner.settings().clone()
+            });
+        }
+    }
+
+    /// Whatever the effort: what somebody else changed only a full batch can tell, as comparing is part of it.
+    fn look(&mut self, _: Effort) -> Result<Look, ProgramError> {
+        Ok(match self.is_undisturbed()? {
+            true => Look::Undisturbed,
+            false => Look::Suspect,
+        })
+    }
+
+    fn remove_predecessors(&mut self) -> Result<(), ProgramError> {
+        self.remove_table(PREDECESSOR)?;
+        clean_up_iptables::<A>()
     }
 }
 
 /// The change that adds a Service to an empty table.
 fn addition<A: Address>(change: &Change<A>) -> Option<Change<A>> {
-    let after: &Arc<ServiceState<A>> = change.after.as_ref()?;
-    let name: ServiceName = change.name.clone();
+    let after = change.after.as_ref()?;
     Some(Change {
-        name,
+        name: change.name.clone(),
         before: None,
         after: Some(Arc::clone(after)),
     })
 }
 
 fn refused(error: CommitError) -> ProgramError {
-    let program = INTERFACE.to_owned();
+    let program = NF_TABLES.to_owned();
     match error {
         CommitError::GenerationChanged | CommitError::TryAgain(_) => ProgramError::Busy { program },
         CommitError::Unknown(source) => ProgramError::Io {
@@ -343,12 +320,5 @@ fn refused(error: CommitError) -> ProgramError {
                 message: error.to_string(),
             }
         }
-    }
-}
-
-fn unreadable(error: RequestError) -> ProgramError {
-    ProgramError::Io {
-        program: INTERFACE.to_owned(),
-        source: io::Error::other(error),
     }
 }

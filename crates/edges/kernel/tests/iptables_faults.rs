@@ -5,10 +5,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use pointsman_dataplane::{ProgramError, Programmer, Recovery};
+use pointsman_dataplane::{ProgramError, Recovery};
 use pointsman_iptables::name::{ChainName, Table, Top};
 use pointsman_iptables::{Rule, Target, Transaction};
-use pointsman_kernel::iptables::{Iptables, Variant};
+use pointsman_kernel::iptables::{InputSize, Iptables, Variant};
 use pointsman_testkit::netns::Namespace;
 use pointsman_testkit::require_netns;
 
@@ -41,19 +41,19 @@ fn program(directory: &Path, name: &str, script: &str) {
 }
 
 /// Runs a restore with a program that does what the script says.
-fn restore_with(script: &str) -> Result<(), ProgramError> {
+fn restore_with(script: &str) -> Result<InputSize, ProgramError> {
     let directory = tempfile::tempdir().expect("a directory");
     program(directory.path(), "iptables-restore", script);
-    let mut kernel = Iptables::<Ipv4Addr>::new(Variant::System).in_directory(directory.path());
-    kernel.apply(&jump_to("KUBE-POSTROUTING"))
+    let kernel = Iptables::<Ipv4Addr>::new(Variant::System).in_directory(directory.path());
+    kernel.restore(&jump_to("KUBE-POSTROUTING"))
 }
 
 #[test]
 fn a_missing_program_is_named_and_the_change_can_be_retried() {
     let directory = tempfile::tempdir().expect("a directory");
-    let mut kernel = Iptables::<Ipv4Addr>::new(Variant::Nft).in_directory(directory.path());
+    let kernel = Iptables::<Ipv4Addr>::new(Variant::Nft).in_directory(directory.path());
     let error = kernel
-        .apply(&jump_to("KUBE-POSTROUTING"))
+        .restore(&jump_to("KUBE-POSTROUTING"))
         .expect_err("there is no program");
     assert_eq!(error.to_string(), "iptables-nft-restore is missing");
     assert_eq!(error.recovery(), Recovery::Retry);
@@ -107,7 +107,7 @@ fn garbage_from_a_listing_and_a_torn_one_are_errors_rather_than_empty_tables() {
     ] {
         let directory = tempfile::tempdir().expect("a directory");
         program(directory.path(), "iptables-save", script);
-        let mut kernel = Iptables::<Ipv4Addr>::new(Variant::System).in_directory(directory.path());
+        let kernel = Iptables::<Ipv4Addr>::new(Variant::System).in_directory(directory.path());
         let error = kernel.inventory().expect_err("that is no listing");
         assert!(matches!(error, ProgramError::Interrupted { .. }), "{error:?}");
     }
@@ -117,10 +117,12 @@ fn garbage_from_a_listing_and_a_torn_one_are_errors_rather_than_empty_tables() {
 fn a_program_that_hangs_leaves_an_unknown_state() {
     let directory = tempfile::tempdir().expect("a directory");
     program(directory.path(), "iptables-restore", "exec sleep 600");
-    let mut kernel = Iptables::<Ipv4Addr>::new(Variant::System)
+    let kernel = Iptables::<Ipv4Addr>::new(Variant::System)
         .in_directory(directory.path())
         .with_run_limit(Duration::from_millis(300));
-    let error = kernel.apply(&jump_to("KUBE-POSTROUTING")).expect_err("it hangs");
+    let error = kernel
+        .restore(&jump_to("KUBE-POSTROUTING"))
+        .expect_err("it hangs");
     assert!(matches!(error, ProgramError::Interrupted { .. }), "{error:?}");
     assert_eq!(error.recovery(), Recovery::FullResync);
 }
@@ -131,9 +133,9 @@ fn the_real_programs_refuse_a_dangling_jump_and_change_nothing() {
     for variant in [Variant::Nft, Variant::Legacy] {
         let namespace = Namespace::new().expect("a namespace");
         namespace.run(move || {
-            let mut kernel = Iptables::<Ipv4Addr>::new(variant);
+            let kernel = Iptables::<Ipv4Addr>::new(variant);
             let error = kernel
-                .apply(&jump_to("KUBE-SVC-XPGD46QRK7WJZT7O"))
+                .restore(&jump_to("KUBE-SVC-XPGD46QRK7WJZT7O"))
                 .expect_err("the chain is missing");
             assert!(matches!(error, ProgramError::Refused { .. }), "{error:?}");
             let saved = kernel.save("nat").expect("iptables-save");
@@ -160,7 +162,7 @@ fn the_canary_tells_when_somebody_flushes_the_tables() {
                 .writes
                 .insert(ChainName::Top(Top::Canary), Vec::new());
             Iptables::<Ipv4Addr>::new(variant)
-                .apply(&transaction)
+                .restore(&transaction)
                 .expect("accepted");
         });
         assert!(namespace.run(alive));
@@ -189,8 +191,8 @@ fn the_real_lock_is_waited_for_and_then_reported() {
     lock.lock().expect("the lock");
     let namespace = Namespace::new().expect("a namespace");
     let error = namespace.run(|| {
-        let mut kernel = Iptables::<Ipv4Addr>::new(Variant::Legacy).with_lock_wait(Duration::from_secs(1));
-        kernel.apply(&jump_to("KUBE-POSTROUTING")).expect_err("locked")
+        let kernel = Iptables::<Ipv4Addr>::new(Variant::Legacy).with_lock_wait(Duration::from_secs(1));
+        kernel.restore(&jump_to("KUBE-POSTROUTING")).expect_err("locked")
     });
     drop(lock);
     assert!(matches!(error, ProgramError::Busy { .. }), "{error:?}");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use pointsman_dataplane::state::ExternalIps;
-use pointsman_dataplane::{Index, LocalDetector, Programmer, Settings, TriggerTime};
+use pointsman_dataplane::{Index, LocalDetector, Settings, TriggerTime};
 use pointsman_iptables::fake::FakeKernel;
 use pointsman_iptables::plan::cleanup;
 use pointsman_iptables::{ChainName, Planner, render, saved};
@@ -53,7 +53,7 @@ impl<A: Family> Proxy<A> {
         for transaction in plan {
             let input = render::transaction(&transaction);
             self.kernel
-                .apply(&transaction)
+                .restore(&transaction)
                 .unwrap_or_else(|error| panic!("{error}\n{input}"));
             self.double
                 .apply(&transaction)
@@ -127,7 +127,7 @@ fn live<A: Family>(variant: Variant, seed: u64) {
             "the history left something: {nat:?}"
         );
         let left = cleanup::<A>(&proxy.kernel.inventory().expect("iptables-save"));
-        proxy.kernel.apply(&left).expect("everything of ours can go");
+        proxy.kernel.restore(&left).expect("everything of ours can go");
         let nat = rules(&proxy.kernel.save("nat").expect("iptables-save"), "nat");
         assert!(nat.keys().all(|chain| !chain.starts_with("KUBE-")), "{nat:?}");
     });

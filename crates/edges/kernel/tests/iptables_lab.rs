@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use pointsman_dataplane::{Compared, Programmer};
 use pointsman_kernel::iptables::Variant;
 use pointsman_kernel::iptables_backend::IptablesBackend;
 use pointsman_testkit::cases::{CASES, Case, CaseFamily, Mode};
@@ -19,7 +20,9 @@ fn program<A: Family>(lab: &Lab, variant: Variant, case: &Case<'static>) {
         let mut backend = IptablesBackend::new(cluster.settings::<A>(), variant);
         let batch = index.checkout();
         backend.sync(&batch).expect("the kernel takes the rules");
-        assert_eq!(backend.digest_check(index.desired().collect()).divergences(), []);
+        let ledger = backend.comparison(Compared::Ledger, index.desired().collect());
+        let ledger = ledger.expect("nothing is read").expect("this mode compares");
+        assert_eq!(ledger.differences().expect("nothing is read"), [""; 0]);
         let _ = index.commit(batch);
     });
 }

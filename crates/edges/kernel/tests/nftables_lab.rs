@@ -4,7 +4,9 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use pointsman_kernel::nftables_backend::{Commits, NftablesBackend};
+use pointsman_dataplane::Programmer;
+use pointsman_kernel::Commits;
+use pointsman_kernel::nftables_backend::NftablesBackend;
 use pointsman_testkit::cases::{CASES, Case, CaseFamily, Mode};
 use pointsman_testkit::cluster::{Cluster, Family};
 use pointsman_testkit::lab::Lab;

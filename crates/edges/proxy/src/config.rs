@@ -7,6 +7,7 @@ use pointsman_api_client::Source;
 use pointsman_dataplane::schedule::Intervals;
 use pointsman_dataplane::settings::NodePortRanges;
 use pointsman_dataplane::{InterfaceName, LocalDetector, MasqueradeMark, NodePortAddresses, Settings};
+use pointsman_kernel::Mode;
 use pointsman_model::{Address, Cidr};
 
 /// Settings of a proxy.
@@ -44,25 +45,6 @@ pub struct Config {
     pub fall_back_to_iptables: bool,
     /// The whole configuration as `/configz` shows it.
     pub shown: serde_json::Value,
-}
-
-/// How rules are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// By the iptables programs.
-    Iptables,
-    /// By netlink, into an nf_tables table of our own.
-    Nftables,
-}
-
-impl Mode {
-    /// The name in flags and answers.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Iptables => "iptables",
-            Self::Nftables => "nftables",
-        }
-    }
 }
 
 /// How pods of the cluster are told from others (`detectLocalMode`).

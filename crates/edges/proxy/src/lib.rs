@@ -11,7 +11,6 @@
 //! being written go together in the next. Decisions are those of `pointsman-dataplane`; here are the clocks,
 //! sockets and threads.
 
-pub mod backend;
 pub mod config;
 pub mod explain;
 pub mod health;
@@ -26,7 +25,8 @@ mod read;
 mod serve;
 mod service_health;
 mod side;
+mod worker;
 
-pub use backend::{clean_up, clean_up_own};
-pub use config::{Config, LocalMode, Mode, NodeState};
+pub use config::{Config, LocalMode, NodeState};
+pub use pointsman_kernel::{Mode, OwnRules, clean_up, clean_up_own};
 pub use run::{RunError, run};

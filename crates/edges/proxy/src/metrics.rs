@@ -4,15 +4,13 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use pointsman_dataplane::{Scope, Totals, Watermark};
+use pointsman_dataplane::{Scope, Totals, Watermark, Written};
+use pointsman_kernel::Mode;
 use pointsman_model::IpFamily;
 use pointsman_telemetry::{
     Counter, Definition, Family, FineHistogram, Gauge, Histogram, Registry, Unit, exponential_buckets,
     linear_buckets,
 };
-
-use crate::backend::Written;
-use crate::config::Mode;
 
 const FAMILY: &[&str] = &["ip_family"];
 
@@ -155,7 +153,7 @@ impl FamilyMetrics {
         self.transactions.add(written.transactions as u64);
         self.elements.add(written.elements as u64);
         self.repairs.add(u64::from(written.repaired));
-        if let Some(size) = &written.iptables {
+        if let Some(size) = &written.restored {
             for table in 0..2 {
                 self.rules_total[table].set(size.total[table] as f64);
                 self.rules_last[table].set(size.written[table] as f64);

@@ -10,17 +10,16 @@ use pointsman_dataplane::convert::{ConvertedService, ConvertedSlice, FamilySlice
 use pointsman_dataplane::health::SyncHealth;
 use pointsman_dataplane::sync::Resource;
 use pointsman_dataplane::{Watermark, wire};
-use pointsman_kernel::interfaces;
-use pointsman_kernel::nftables_backend::Commits;
+use pointsman_kernel::{Commits, interfaces};
 use pointsman_model::{Revision, ServiceName, SliceName};
 use tokio::sync::{mpsc, watch};
 
-use crate::backend::Report;
 use crate::config::{Config, NodeState};
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::serve::Watermarks;
 use crate::side::Side;
+use crate::worker::Report;
 
 /// How long the first sync waits for the Node, whose addresses some rules need (upstream's number).
 const NODE_PATIENCE: Duration = Duration::from_secs(30);

@@ -7,6 +7,7 @@ use ::http::{Request, Response};
 use pointsman_api_client::{Client, ConnectError, Event, Resource, Scope, Watcher, connect};
 use pointsman_dataplane::{convert, wire};
 use pointsman_http::{Body, Incoming, Wildcard, bind};
+use pointsman_kernel::Mode;
 use pointsman_kernel::features::{Unsupported, probe_nftables};
 use pointsman_model::Interner;
 use pointsman_telemetry::{BuildInfo, Registry, register_process};
@@ -14,13 +15,13 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::backend::Chain;
-use crate::config::{Config, Mode};
+use crate::config::Config;
 use crate::http::{listen_and_serve, serve};
 use crate::metrics::Metrics;
 use crate::owner::{INBOX, Input, Owner};
 use crate::read;
 use crate::serve::{Watermarks, healthz, metrics};
+use crate::worker::Chain;
 
 /// Why a proxy gave up.
 #[derive(Debug, thiserror::Error)]

@@ -5,8 +5,12 @@ use super::expr::{
     CmpOp, CtDirection, CtKey, DynsetOp, Expr, FibFlags, FibResult, LookupTarget, MetaKey, NatKind,
     PayloadBase, RangeOp, Register, RejectKind,
 };
-use super::name::Family;
-use super::wire;
+use super::name::{Family, Name};
+use super::value::Value;
+use super::wire::{
+    self, bitwise, cmp, counter, ct, dynset, fib, immediate, lookup, masq, meta, nat, numgen, payload, range,
+    reject,
+};
 use crate::netlink::{Attribute, Attributes, Malformed, Writer};
 
 impl Expr {
@@ -16,9 +20,9 @@ impl Expr {
             elem.text(wire::expr::NAME, self.kernel_name());
             match self {
                 Self::Other { attributes, .. } => {
-                    elem.bytes_attribute(wire::expr::DATA | 1 << 15, attributes)
+                    elem.bytes_attribute(wire::expr::DATA | wire::NESTED, attributes)
                 }
-                _ => elem.nest(wire::expr::DATA, |data| self.encode_operands(data)),
+                ours => elem.nest(wire::expr::DATA, |data| ours.encode_operands(data)),
             }
         });
     }
@@ -45,6 +49,7 @@ impl Expr {
         }
     }
 
+    /// In the order in which the kernel lists them. Without a catch-all, so that a new instruction cannot be forgotten.
     fn encode_operands(&self, w: &mut Writer) {
         match self {
             Self::Payload {
@@ -53,56 +58,50 @@ impl Expr {
                 offset,
                 len,
             } => {
-                w.u32_be(1, dreg.number());
-                w.u32_be(2, base.number());
-                w.u32_be(3, *offset);
-                w.u32_be(4, *len);
+                w.u32_be(payload::DREG, dreg.number());
+                w.u32_be(payload::BASE, base.number());
+                w.u32_be(payload::OFFSET, *offset);
+                w.u32_be(payload::LEN, *len);
             }
             Self::Meta { dreg, key } => {
-                w.u32_be(2, key.number());
-                w.u32_be(1, dreg.number());
+                w.u32_be(meta::KEY, key.number());
+                w.u32_be(meta::DREG, dreg.number());
             }
             Self::MetaSet { sreg, key } => {
-                w.u32_be(2, key.number());
-                w.u32_be(3, sreg.number());
+                w.u32_be(meta::KEY, key.number());
+                w.u32_be(meta::SREG, sreg.number());
             }
-            Self::Ct { dreg, key, direction } => {
-                w.u32_be(2, key.number());
-                w.u32_be(1, dreg.number());
-                if let Some(direction) = direction {
-                    w.u8(3, direction.number() as u8);
-                }
-            }
+            Self::Ct { dreg, key, direction } => encode_ct(w, *dreg, *key, *direction),
             Self::Cmp { sreg, op, value } => {
-                w.u32_be(1, sreg.number());
-                w.u32_be(2, op.number());
-                encode_value(w, 3, value);
+                w.u32_be(cmp::SREG, sreg.number());
+                w.u32_be(cmp::OP, op.number());
+                encode_value(w, cmp::DATA, value);
             }
             Self::Range { sreg, op, from, to } => {
-                w.u32_be(1, sreg.number());
-                w.u32_be(2, op.number());
-                encode_value(w, 3, from);
-                encode_value(w, 4, to);
+                w.u32_be(range::SREG, sreg.number());
+                w.u32_be(range::OP, op.number());
+                encode_value(w, range::FROM, from);
+                encode_value(w, range::TO, to);
             }
             Self::Bitwise {
                 sreg,
                 dreg,
                 mask,
                 xor,
-            } => {
-                w.u32_be(1, sreg.number());
-                w.u32_be(2, dreg.number());
-                w.u32_be(3, mask.len() as u32);
-                encode_value(w, 4, mask);
-                encode_value(w, 5, xor);
-            }
+            } => encode_bitwise(w, *sreg, *dreg, (mask, xor)),
+            Self::Lookup {
+                set,
+                sreg,
+                target,
+                invert,
+            } => encode_lookup(w, set, *sreg, *target, *invert),
             Self::Load { dreg, value } => {
-                w.u32_be(1, dreg.number());
-                encode_value(w, 2, value);
+                w.u32_be(immediate::DREG, dreg.number());
+                encode_value(w, immediate::DATA, value);
             }
             Self::Verdict(verdict) => {
-                w.u32_be(1, 0);
-                encode_verdict(w, 2, verdict);
+                w.u32_be(immediate::DREG, wire::VERDICT_REGISTER);
+                encode_verdict(w, immediate::DATA, verdict);
             }
             Self::Numgen {
                 dreg,
@@ -110,33 +109,10 @@ impl Expr {
                 random,
                 offset,
             } => {
-                w.u32_be(1, dreg.number());
-                w.u32_be(2, *modulus);
-                w.u32_be(3, u32::from(*random));
-                w.u32_be(4, *offset);
-            }
-            _ => self.encode_statement(w),
-        }
-    }
-
-    fn encode_statement(&self, w: &mut Writer) {
-        match self {
-            Self::Lookup {
-                set,
-                sreg,
-                target,
-                invert,
-            } => {
-                w.text(1, set.as_str());
-                w.u32_be(2, sreg.number());
-                match target {
-                    LookupTarget::Membership => {}
-                    LookupTarget::Data(dreg) => w.u32_be(3, dreg.number()),
-                    LookupTarget::Verdict => w.u32_be(3, 0),
-                }
-                if *invert {
-                    w.u32_be(5, 1);
-                }
+                w.u32_be(numgen::DREG, dreg.number());
+                w.u32_be(numgen::MODULUS, *modulus);
+                w.u32_be(numgen::TYPE, u32::from(*random));
+                w.u32_be(numgen::OFFSET, *offset);
             }
             Self::Nat {
                 kind,
@@ -145,31 +121,25 @@ impl Expr {
                 port,
                 flags,
             } => {
-                w.u32_be(1, kind.number());
-                w.u32_be(2, u32::from(family.number()));
-                if let Some(register) = address {
-                    w.u32_be(3, register.number());
-                }
-                if let Some(register) = port {
-                    w.u32_be(5, register.number());
-                }
-                if *flags != 0 {
-                    w.u32_be(7, *flags);
-                }
+                w.u32_be(nat::TYPE, kind.number());
+                w.u32_be(nat::FAMILY, u32::from(family.number()));
+                encode_register(w, nat::REG_ADDR_MIN, *address);
+                encode_register(w, nat::REG_PROTO_MIN, *port);
+                encode_flags(w, nat::FLAGS, *flags);
             }
-            Self::Masquerade { flags } if *flags != 0 => w.u32_be(1, *flags),
+            Self::Masquerade { flags } => encode_flags(w, masq::FLAGS, *flags),
             Self::Fib { dreg, result, flags } => {
-                w.u32_be(1, dreg.number());
-                w.u32_be(2, result.number());
-                w.u32_be(3, flags.0);
+                w.u32_be(fib::DREG, dreg.number());
+                w.u32_be(fib::RESULT, result.number());
+                w.u32_be(fib::FLAGS, flags.0);
             }
             Self::Counter { packets, bytes } => {
-                w.u64_be(1, *bytes);
-                w.u64_be(2, *packets);
+                w.u64_be(counter::BYTES, *bytes);
+                w.u64_be(counter::PACKETS, *packets);
             }
             Self::Reject { kind, code } => {
-                w.u32_be(1, kind.number());
-                w.u8(2, *code);
+                w.u32_be(reject::TYPE, kind.number());
+                w.u8(reject::ICMP_CODE, *code);
             }
             Self::Dynset {
                 set,
@@ -178,17 +148,16 @@ impl Expr {
                 data,
                 timeout_ms,
             } => {
-                w.text(1, set.as_str());
-                w.u32_be(3, op.number());
-                w.u32_be(4, key.number());
-                if let Some(data) = data {
-                    w.u32_be(5, data.number());
-                }
+                w.text(dynset::SET_NAME, set.as_str());
+                w.u32_be(dynset::OP, op.number());
+                w.u32_be(dynset::SREG_KEY, key.number());
+                encode_register(w, dynset::SREG_DATA, *data);
                 if let Some(timeout) = timeout_ms {
-                    w.u64_be(6, *timeout);
+                    w.u64_be(dynset::TIMEOUT, *timeout);
                 }
             }
-            _ => {}
+            // `encode` writes its attributes as they were read.
+            Self::Other { .. } => {}
         }
     }
 
@@ -213,14 +182,55 @@ impl Expr {
     }
 }
 
+fn encode_ct(w: &mut Writer, dreg: Register, key: CtKey, direction: Option<CtDirection>) {
+    w.u32_be(ct::KEY, key.number());
+    w.u32_be(ct::DREG, dreg.number());
+    if let Some(direction) = direction {
+        w.u8(ct::DIRECTION, direction.number() as u8);
+    }
+}
+
+fn encode_bitwise(w: &mut Writer, sreg: Register, dreg: Register, (mask, xor): (&Value, &Value)) {
+    w.u32_be(bitwise::SREG, sreg.number());
+    w.u32_be(bitwise::DREG, dreg.number());
+    w.u32_be(bitwise::LEN, mask.len() as u32);
+    encode_value(w, bitwise::MASK, mask);
+    encode_value(w, bitwise::XOR, xor);
+}
+
+fn encode_lookup(w: &mut Writer, set: &Name, sreg: Register, target: LookupTarget, invert: bool) {
+    w.text(lookup::SET, set.as_str());
+    w.u32_be(lookup::SREG, sreg.number());
+    match target {
+        LookupTarget::Membership => {}
+        LookupTarget::Data(dreg) => w.u32_be(lookup::DREG, dreg.number()),
+        LookupTarget::Verdict => w.u32_be(lookup::DREG, wire::VERDICT_REGISTER),
+    }
+    encode_flags(w, lookup::FLAGS, if invert { lookup::FLAG_INVERT } else { 0 });
+}
+
+fn encode_register(w: &mut Writer, kind: u16, register: Option<Register>) {
+    if let Some(register) = register {
+        w.u32_be(kind, register.number());
+    }
+}
+
+fn encode_flags(w: &mut Writer, kind: u16, flags: u32) {
+    if flags != 0 {
+        w.u32_be(kind, flags);
+    }
+}
+
+const OPERANDS: usize = wire::expr::MAX_OPERAND as usize + 1;
+
 /// The attributes of one instruction by number.
 struct Operands<'a> {
-    by_kind: [Option<Attribute<'a>>; 8],
+    by_kind: [Option<Attribute<'a>>; OPERANDS],
 }
 
 impl<'a> Operands<'a> {
     fn read(bytes: &'a [u8]) -> Result<Self, Malformed> {
-        let mut by_kind = [None; 8];
+        let mut by_kind = [None; OPERANDS];
         for attribute in Attributes::new(bytes) {
             let attribute = attribute?;
             if let Some(slot) = by_kind.get_mut(usize::from(attribute.kind)) {
@@ -233,66 +243,73 @@ impl<'a> Operands<'a> {
     /// `None` if the instruction, or the use it is put to here, is not one of ours.
     fn decode(&self, name: &str) -> Result<Option<Expr>, Malformed> {
         Ok(match name {
-            "payload" if self.has(1) => self.payload()?,
-            "meta" if self.has(3) => self.meta_set()?,
+            "payload" if self.has(payload::DREG) => self.payload()?,
+            "meta" if self.has(meta::SREG) => self.meta_set()?,
             "meta" => self.meta()?,
-            "ct" if self.has(1) => self.ct()?,
+            "ct" if self.has(ct::DREG) => self.ct()?,
             "cmp" => self.cmp()?,
             "range" => self.range()?,
-            "bitwise" if self.has(4) && self.has(5) => self.bitwise()?,
+            "bitwise" if self.has(bitwise::MASK) && self.has(bitwise::XOR) => self.bitwise()?,
             "lookup" => self.lookup()?,
             "immediate" => self.immediate()?,
             "numgen" => self.numgen()?,
             "nat" => self.nat()?,
-            "masq" if !self.has(2) => Some(Expr::Masquerade {
-                flags: self.number_or(1, 0)?,
+            "masq" if !self.has(masq::REG_PROTO_MIN) => Some(Expr::Masquerade {
+                flags: self.number_or(masq::FLAGS, 0)?,
             }),
             "fib" => self.fib()?,
             "counter" => Some(Expr::Counter {
-                bytes: self.at(1)?.u64_be()?,
-                packets: self.at(2)?.u64_be()?,
+                bytes: self.at(counter::BYTES)?.u64_be()?,
+                packets: self.at(counter::PACKETS)?.u64_be()?,
             }),
-            "reject" => RejectKind::from_number(self.number(1)?).map(|kind| Expr::Reject {
+            "reject" => RejectKind::from_number(self.number(reject::TYPE)?).map(|kind| Expr::Reject {
                 kind,
-                code: self.by_kind[2].and_then(|code| code.u8().ok()).unwrap_or(0),
+                code: self
+                    .get(reject::ICMP_CODE)
+                    .and_then(|code| code.u8().ok())
+                    .unwrap_or(0),
             }),
             "dynset" => self.dynset()?,
             _ => None,
         })
     }
 
-    fn has(&self, kind: usize) -> bool {
-        self.by_kind[kind].is_some()
+    fn get(&self, kind: u16) -> Option<Attribute<'a>> {
+        self.by_kind[usize::from(kind)]
     }
 
-    fn at(&self, kind: usize) -> Result<Attribute<'a>, Malformed> {
-        self.by_kind[kind].ok_or(Malformed("an expression lacks an operand"))
+    fn has(&self, kind: u16) -> bool {
+        self.get(kind).is_some()
     }
 
-    fn number(&self, kind: usize) -> Result<u32, Malformed> {
+    fn at(&self, kind: u16) -> Result<Attribute<'a>, Malformed> {
+        self.get(kind).ok_or(Malformed("an expression lacks an operand"))
+    }
+
+    fn number(&self, kind: u16) -> Result<u32, Malformed> {
         self.at(kind)?.u32_be()
     }
 
-    fn number_or(&self, kind: usize, default: u32) -> Result<u32, Malformed> {
-        self.by_kind[kind].map_or(Ok(default), |attribute| attribute.u32_be())
+    fn number_or(&self, kind: u16, default: u32) -> Result<u32, Malformed> {
+        self.get(kind).map_or(Ok(default), |attribute| attribute.u32_be())
     }
 
-    fn register(&self, kind: usize) -> Result<Register, Malformed> {
+    fn register(&self, kind: u16) -> Result<Register, Malformed> {
         Register::from_number(self.number(kind)?).ok_or(Malformed("no such register"))
     }
 
-    fn optional_register(&self, kind: usize) -> Result<Option<Register>, Malformed> {
-        if self.has(kind) {
-            self.register(kind).map(Some)
-        } else {
-            Ok(None)
-        }
+    fn optional_register(&self, kind: u16) -> Result<Option<Register>, Malformed> {
+        self.has(kind).then(|| self.register(kind)).transpose()
     }
 
     fn payload(&self) -> Result<Option<Expr>, Malformed> {
-        let (dreg, offset, len) = (self.register(1)?, self.number(3)?, self.number(4)?);
+        let (dreg, offset, len) = (
+            self.register(payload::DREG)?,
+            self.number(payload::OFFSET)?,
+            self.number(payload::LEN)?,
+        );
         Ok(
-            PayloadBase::from_number(self.number(2)?).map(|base| Expr::Payload {
+            PayloadBase::from_number(self.number(payload::BASE)?).map(|base| Expr::Payload {
                 dreg,
                 base,
                 offset,
@@ -302,42 +319,48 @@ impl<'a> Operands<'a> {
     }
 
     fn meta(&self) -> Result<Option<Expr>, Malformed> {
-        let dreg = self.register(1)?;
-        Ok(MetaKey::from_number(self.number(2)?).map(|key| Expr::Meta { dreg, key }))
+        let dreg = self.register(meta::DREG)?;
+        Ok(MetaKey::from_number(self.number(meta::KEY)?).map(|key| Expr::Meta { dreg, key }))
     }
 
     fn meta_set(&self) -> Result<Option<Expr>, Malformed> {
-        let sreg = self.register(3)?;
-        Ok(MetaKey::from_number(self.number(2)?).map(|key| Expr::MetaSet { sreg, key }))
+        let sreg = self.register(meta::SREG)?;
+        Ok(MetaKey::from_number(self.number(meta::KEY)?).map(|key| Expr::MetaSet { sreg, key }))
     }
 
     fn ct(&self) -> Result<Option<Expr>, Malformed> {
-        let dreg = self.register(1)?;
-        let direction = match self.by_kind[3] {
+        let dreg = self.register(ct::DREG)?;
+        let direction = match self.get(ct::DIRECTION) {
             Some(attribute) => CtDirection::from_number(u32::from(attribute.u8()?)),
             None => None,
         };
-        Ok(CtKey::from_number(self.number(2)?).map(|key| Expr::Ct { dreg, key, direction }))
+        Ok(CtKey::from_number(self.number(ct::KEY)?).map(|key| Expr::Ct { dreg, key, direction }))
     }
 
     fn cmp(&self) -> Result<Option<Expr>, Malformed> {
-        let (sreg, value) = (self.register(1)?, decode_value(&self.at(3)?)?);
-        Ok(CmpOp::from_number(self.number(2)?).map(|op| Expr::Cmp { sreg, op, value }))
+        let (sreg, value) = (self.register(cmp::SREG)?, decode_value(&self.at(cmp::DATA)?)?);
+        Ok(CmpOp::from_number(self.number(cmp::OP)?).map(|op| Expr::Cmp { sreg, op, value }))
     }
 
     fn range(&self) -> Result<Option<Expr>, Malformed> {
-        let sreg = self.register(1)?;
-        let (from, to) = (decode_value(&self.at(3)?)?, decode_value(&self.at(4)?)?);
-        Ok(RangeOp::from_number(self.number(2)?).map(|op| Expr::Range { sreg, op, from, to }))
+        let sreg = self.register(range::SREG)?;
+        let (from, to) = (
+            decode_value(&self.at(range::FROM)?)?,
+            decode_value(&self.at(range::TO)?)?,
+        );
+        Ok(RangeOp::from_number(self.number(range::OP)?).map(|op| Expr::Range { sreg, op, from, to }))
     }
 
     fn bitwise(&self) -> Result<Option<Expr>, Malformed> {
-        let (sreg, dreg) = (self.register(1)?, self.register(2)?);
-        let (mask, xor) = (decode_value(&self.at(4)?)?, decode_value(&self.at(5)?)?);
+        let (sreg, dreg) = (self.register(bitwise::SREG)?, self.register(bitwise::DREG)?);
+        let (mask, xor) = (
+            decode_value(&self.at(bitwise::MASK)?)?,
+            decode_value(&self.at(bitwise::XOR)?)?,
+        );
         // The kernel repeats the length; a mask of another length is not one we could write again.
-        let consistent = self.number(3)? as usize == mask.len() && mask.len() == xor.len();
+        let consistent = self.number(bitwise::LEN)? as usize == mask.len() && mask.len() == xor.len();
         Ok(
-            (consistent && self.number_or(6, 0)? == 0).then_some(Expr::Bitwise {
+            (consistent && self.number_or(bitwise::OP, 0)? == 0).then_some(Expr::Bitwise {
                 sreg,
                 dreg,
                 mask,
@@ -347,37 +370,41 @@ impl<'a> Operands<'a> {
     }
 
     fn lookup(&self) -> Result<Option<Expr>, Malformed> {
-        let set = decode_name(&self.at(1)?)?;
-        let sreg = self.register(2)?;
-        let target = match self.by_kind[3] {
+        let set = decode_name(&self.at(lookup::SET)?)?;
+        let sreg = self.register(lookup::SREG)?;
+        let target = match self.get(lookup::DREG) {
             None => LookupTarget::Membership,
-            Some(dreg) if dreg.u32_be()? == 0 => LookupTarget::Verdict,
-            Some(_) => LookupTarget::Data(self.register(3)?),
+            Some(dreg) if dreg.u32_be()? == wire::VERDICT_REGISTER => LookupTarget::Verdict,
+            Some(_) => LookupTarget::Data(self.register(lookup::DREG)?),
         };
-        let flags = self.number_or(5, 0)?;
-        Ok((flags <= 1).then_some(Expr::Lookup {
+        let flags = self.number_or(lookup::FLAGS, 0)?;
+        Ok((flags <= lookup::FLAG_INVERT).then_some(Expr::Lookup {
             set,
             sreg,
             target,
-            invert: flags == 1,
+            invert: flags == lookup::FLAG_INVERT,
         }))
     }
 
     fn immediate(&self) -> Result<Option<Expr>, Malformed> {
-        let data = self.at(2)?;
-        if self.number(1)? == 0 {
+        let data = self.at(immediate::DATA)?;
+        if self.number(immediate::DREG)? == wire::VERDICT_REGISTER {
             Ok(decode_verdict(&data)?.map(Expr::Verdict))
         } else {
             Ok(Some(Expr::Load {
-                dreg: self.register(1)?,
+                dreg: self.register(immediate::DREG)?,
                 value: decode_value(&data)?,
             }))
         }
     }
 
     fn numgen(&self) -> Result<Option<Expr>, Malformed> {
-        let (dreg, modulus, offset) = (self.register(1)?, self.number(2)?, self.number_or(4, 0)?);
-        let random = match self.number(3)? {
+        let (dreg, modulus, offset) = (
+            self.register(numgen::DREG)?,
+            self.number(numgen::MODULUS)?,
+            self.number_or(numgen::OFFSET, 0)?,
+        );
+        let random = match self.number(numgen::TYPE)? {
             0 => false,
             1 => true,
             _ => return Ok(None),
@@ -391,18 +418,23 @@ impl<'a> Operands<'a> {
     }
 
     fn nat(&self) -> Result<Option<Expr>, Malformed> {
-        let Ok(family) = u8::try_from(self.number(2)?) else {
+        let Ok(family) = u8::try_from(self.number(nat::FAMILY)?) else {
             return Err(Malformed("no such family"));
         };
-        let (address, port) = (self.optional_register(3)?, self.optional_register(5)?);
+        let (address, port) = (
+            self.optional_register(nat::REG_ADDR_MIN)?,
+            self.optional_register(nat::REG_PROTO_MIN)?,
+        );
         // The kernel fills in the ends of ranges; a range that is more than one value is not ours.
         let single = |end: Option<Register>, start| end.is_none() || end == start;
-        if !single(self.optional_register(4)?, address) || !single(self.optional_register(6)?, port) {
+        if !single(self.optional_register(nat::REG_ADDR_MAX)?, address)
+            || !single(self.optional_register(nat::REG_PROTO_MAX)?, port)
+        {
             return Ok(None);
         }
         // The two lowest bits say that an address and a port are given, which we know.
-        let flags = self.number_or(7, 0)? & !3;
-        let kind = NatKind::from_number(self.number(1)?);
+        let flags = self.number_or(nat::FLAGS, 0)? & !nat::FLAGS_GIVEN;
+        let kind = NatKind::from_number(self.number(nat::TYPE)?);
         Ok(kind
             .zip(Family::from_number(family))
             .map(|(kind, family)| Expr::Nat {
@@ -415,28 +447,33 @@ impl<'a> Operands<'a> {
     }
 
     fn fib(&self) -> Result<Option<Expr>, Malformed> {
-        let (dreg, flags) = (self.register(1)?, FibFlags(self.number(3)?));
-        Ok(FibResult::from_number(self.number(2)?).map(|result| Expr::Fib { dreg, result, flags }))
+        let (dreg, flags) = (self.register(fib::DREG)?, FibFlags(self.number(fib::FLAGS)?));
+        Ok(FibResult::from_number(self.number(fib::RESULT)?).map(|result| Expr::Fib { dreg, result, flags }))
     }
 
     fn dynset(&self) -> Result<Option<Expr>, Malformed> {
-        if self.has(7) {
+        if self.has(dynset::EXPR) {
             // Elements with expressions of their own are not ours.
             return Ok(None);
         }
-        let (set, key) = (decode_name(&self.at(1)?)?, self.register(4)?);
-        let data = self.optional_register(5)?;
+        let (set, key) = (
+            decode_name(&self.at(dynset::SET_NAME)?)?,
+            self.register(dynset::SREG_KEY)?,
+        );
+        let data = self.optional_register(dynset::SREG_DATA)?;
         // The kernel reports a timeout of zero for operations without one.
-        let timeout_ms = match self.by_kind[6] {
+        let timeout_ms = match self.get(dynset::TIMEOUT) {
             Some(timeout) => Some(timeout.u64_be()?).filter(|timeout| *timeout != 0),
             None => None,
         };
-        Ok(DynsetOp::from_number(self.number(3)?).map(|op| Expr::Dynset {
-            set,
-            op,
-            key,
-            data,
-            timeout_ms,
-        }))
+        Ok(
+            DynsetOp::from_number(self.number(dynset::OP)?).map(|op| Expr::Dynset {
+                set,
+                op,
+                key,
+                data,
+                timeout_ms,
+            }),
+        )
     }
 }

@@ -95,4 +95,114 @@ pub mod data {
 pub mod expr {
     pub const NAME: u16 = 1;
     pub const DATA: u16 = 2;
+    /// No expression of ours has an attribute above this one.
+    pub const MAX_OPERAND: u16 = 7;
 }
+
+pub mod payload {
+    pub const DREG: u16 = 1;
+    pub const BASE: u16 = 2;
+    pub const OFFSET: u16 = 3;
+    pub const LEN: u16 = 4;
+}
+
+pub mod meta {
+    pub const DREG: u16 = 1;
+    pub const KEY: u16 = 2;
+    pub const SREG: u16 = 3;
+}
+
+pub mod ct {
+    pub const DREG: u16 = 1;
+    pub const KEY: u16 = 2;
+    pub const DIRECTION: u16 = 3;
+}
+
+pub mod cmp {
+    pub const SREG: u16 = 1;
+    pub const OP: u16 = 2;
+    pub const DATA: u16 = 3;
+}
+
+pub mod range {
+    pub const SREG: u16 = 1;
+    pub const OP: u16 = 2;
+    pub const FROM: u16 = 3;
+    pub const TO: u16 = 4;
+}
+
+pub mod bitwise {
+    pub const SREG: u16 = 1;
+    pub const DREG: u16 = 2;
+    pub const LEN: u16 = 3;
+    pub const MASK: u16 = 4;
+    pub const XOR: u16 = 5;
+    pub const OP: u16 = 6;
+}
+
+pub mod lookup {
+    pub const SET: u16 = 1;
+    pub const SREG: u16 = 2;
+    pub const DREG: u16 = 3;
+    pub const FLAGS: u16 = 5;
+    pub const FLAG_INVERT: u32 = 1;
+}
+
+pub mod immediate {
+    pub const DREG: u16 = 1;
+    pub const DATA: u16 = 2;
+}
+
+pub mod numgen {
+    pub const DREG: u16 = 1;
+    pub const MODULUS: u16 = 2;
+    pub const TYPE: u16 = 3;
+    pub const OFFSET: u16 = 4;
+}
+
+pub mod nat {
+    pub const TYPE: u16 = 1;
+    pub const FAMILY: u16 = 2;
+    pub const REG_ADDR_MIN: u16 = 3;
+    pub const REG_ADDR_MAX: u16 = 4;
+    pub const REG_PROTO_MIN: u16 = 5;
+    pub const REG_PROTO_MAX: u16 = 6;
+    pub const FLAGS: u16 = 7;
+    /// The flags by which the kernel says that an address and a port are given.
+    pub const FLAGS_GIVEN: u32 = 3;
+}
+
+pub mod masq {
+    pub const FLAGS: u16 = 1;
+    pub const REG_PROTO_MIN: u16 = 2;
+}
+
+pub mod fib {
+    pub const DREG: u16 = 1;
+    pub const RESULT: u16 = 2;
+    pub const FLAGS: u16 = 3;
+}
+
+pub mod counter {
+    pub const BYTES: u16 = 1;
+    pub const PACKETS: u16 = 2;
+}
+
+pub mod reject {
+    pub const TYPE: u16 = 1;
+    pub const ICMP_CODE: u16 = 2;
+}
+
+pub mod dynset {
+    pub const SET_NAME: u16 = 1;
+    pub const OP: u16 = 3;
+    pub const SREG_KEY: u16 = 4;
+    pub const SREG_DATA: u16 = 5;
+    pub const TIMEOUT: u16 = 6;
+    pub const EXPR: u16 = 7;
+}
+
+/// The number for the verdict where a register is expected.
+pub const VERDICT_REGISTER: u32 = 0;
+/// The bit of an attribute's kind that says that it is a list of attributes.
+pub const NESTED: u16 = 1 << 15;

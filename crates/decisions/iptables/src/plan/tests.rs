@@ -1,8 +1,9 @@
 //! What plans cost and how they recover.
 
+use std::convert::Infallible;
 use std::net::Ipv4Addr;
 
-use pointsman_dataplane::{Index, Programmer};
+use pointsman_dataplane::Index;
 use pointsman_testkit::cluster::{Cluster, service_name};
 
 use super::*;
@@ -41,7 +42,10 @@ impl Proxy {
 
     fn try_sync(&mut self) -> Result<String, String> {
         let batch = self.index.checkout();
-        let plan = self.planner.plan(&batch, || self.kernel.inventory()).unwrap();
+        let plan = self
+            .planner
+            .plan(&batch, || Ok::<_, Infallible>(self.kernel.inventory()))
+            .unwrap();
         let mut input = String::new();
         for transaction in plan {
             if let Err(error) = self.kernel.apply(&transaction) {
@@ -271,7 +275,7 @@ fn cleaning_up_leaves_only_what_belongs_to_others() {
     proxy
         .kernel
         .foreign_rule(Table::Filter, ChainName::Builtin(Builtin::Input), foreign.clone());
-    let transaction = cleanup::<Ipv4Addr>(&proxy.kernel.inventory().unwrap());
+    let transaction = cleanup::<Ipv4Addr>(&proxy.kernel.inventory());
     proxy.kernel.apply(&transaction).unwrap();
     let left: Vec<String> = Table::ALL
         .into_iter()
@@ -288,7 +292,7 @@ fn cleaning_up_leaves_only_what_belongs_to_others() {
         2,
         "the kubelet's jump and the foreign rule: {input:?}"
     );
-    let again = cleanup::<Ipv4Addr>(&proxy.kernel.inventory().unwrap());
+    let again = cleanup::<Ipv4Addr>(&proxy.kernel.inventory());
     assert!(again.is_empty());
 }
 
@@ -312,11 +316,11 @@ fn new_settings_ask_for_a_full_batch() {
 #[test]
 fn a_successor_keeps_its_chains_and_only_the_buckets_go() {
     let mut proxy = Proxy::new(&plain(3, 1));
-    let inventory = proxy.kernel.inventory().unwrap();
+    let inventory = proxy.kernel.inventory();
     assert_eq!(Holder::of(&inventory), Holder::Ourselves);
     assert_eq!(Holder::of(&Inventory::default()), Holder::Nobody);
     assert_eq!(
-        Holder::of(&Proxy::new("node n1").kernel.inventory().unwrap()),
+        Holder::of(&Proxy::new("node n1").kernel.inventory()),
         Holder::Unclear
     );
     // Another proxy writes the chain that both share, with rules of its own.
@@ -328,7 +332,7 @@ fn a_successor_keeps_its_chains_and_only_the_buckets_go() {
         proxy.kernel.apply(&transaction).unwrap();
     }
     let before = proxy.kernel.normalised();
-    let inventory = proxy.kernel.inventory().unwrap();
+    let inventory = proxy.kernel.inventory();
     assert_eq!(Holder::of(&inventory), Holder::Another);
     proxy.kernel.apply(&cleanup_own(&inventory)).unwrap();
     let mut expected = before.clone();

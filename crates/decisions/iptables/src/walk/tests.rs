@@ -1,8 +1,9 @@
 //! Runs the shared cases on iptables rules.
 
+use std::convert::Infallible;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use pointsman_dataplane::{Fate, Host, Index, Packet, Programmer, Settings};
+use pointsman_dataplane::{Fate, Host, Index, Packet, Settings};
 use pointsman_testkit::cases::{self, CaseFamily, Mode, Walk};
 use pointsman_testkit::cluster::Family;
 
@@ -24,7 +25,9 @@ fn program<A: Family>(mut index: Index<A>, settings: Settings<A>, host: Host<A>)
     let mut kernel = FakeKernel::default();
     let mut planner = Planner::new(settings);
     let batch = index.checkout();
-    let plan = planner.plan(&batch, || kernel.clone().inventory()).unwrap();
+    let plan = planner
+        .plan(&batch, || Ok::<_, Infallible>(kernel.inventory()))
+        .unwrap();
     for transaction in plan {
         kernel.apply(&transaction).unwrap();
         planner.applied(&transaction);

@@ -228,6 +228,38 @@ const REFUSE: Name = Name::fixed("refuse");
 fn entry<A: Address>(chains: &mut Chains<A>, settings: &TableSettings<A>) {
     let rule = Program::<A>::new;
     let mark = settings.shared.masquerade.get();
+    hooks(chains, mark);
+    dispatch(chains, settings);
+    chains.chain(
+        FIREWALL,
+        [
+            rule()
+                .key_and_source_in(SetId::SourceRanges)
+                .then(Verdict::Return),
+            rule().then(Verdict::Drop),
+        ],
+    );
+    let external_ip = (
+        EXTERNAL_IP,
+        Pool::Address,
+        SetId::ExternalLocal,
+        Pool::AddressLocal,
+    );
+    external(chains, settings, external_ip);
+    let node_port = (
+        NODE_PORT,
+        Pool::NodePort,
+        SetId::NodePortsLocal,
+        Pool::NodePortLocal,
+    );
+    external(chains, settings, node_port);
+    chains.chain(MARK, [rule().set_mark(!mark, mark)]);
+    chains.chain(REFUSE, [rule().reject()]);
+}
+
+/// Where the kernel enters the table.
+fn hooks<A: Address>(chains: &mut Chains<A>, mark: u32) {
+    let rule = Program::<A>::new;
     chains.base(
         "nat-prerouting",
         Hook::Prerouting,
@@ -248,6 +280,11 @@ fn entry<A: Address>(chains: &mut Chains<A>, settings: &TableSettings<A>) {
                 .masquerade(),
         ],
     );
+}
+
+/// The chain that tells what a packet is sent to.
+fn dispatch<A: Address>(chains: &mut Chains<A>, settings: &TableSettings<A>) {
+    let rule = Program::<A>::new;
     let node_port = rule().key_in(Pool::NodePort, SetId::NodePorts);
     let node_port = match &settings.shared.node_ports {
         NodePortAddresses::All => node_port.if_local(Side::Destination).address_is(
@@ -272,37 +309,6 @@ fn entry<A: Address>(chains: &mut Chains<A>, settings: &TableSettings<A>) {
             .into_iter()
             .chain([rule().goto(balance::pick(Pool::Address))]),
     );
-    chains.chain(
-        FIREWALL,
-        [
-            rule()
-                .key_and_source_in(SetId::SourceRanges)
-                .then(Verdict::Return),
-            rule().then(Verdict::Drop),
-        ],
-    );
-    external(
-        chains,
-        settings,
-        (
-            EXTERNAL_IP,
-            Pool::Address,
-            SetId::ExternalLocal,
-            Pool::AddressLocal,
-        ),
-    );
-    external(
-        chains,
-        settings,
-        (
-            NODE_PORT,
-            Pool::NodePort,
-            SetId::NodePortsLocal,
-            Pool::NodePortLocal,
-        ),
-    );
-    chains.chain(MARK, [rule().set_mark(!mark, mark)]);
-    chains.chain(REFUSE, [rule().reject()]);
 }
 
 /// Replies to a client must come back through this node if it is not one of our pods.

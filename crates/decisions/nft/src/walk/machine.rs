@@ -171,6 +171,47 @@ impl<'a, 'w, A: Address> Machine<'a, 'w, A> {
 
     fn load_or_compare(&mut self, chain: &Name, expr: &Expr) -> Result<bool, Lost> {
         match expr {
+            Expr::Cmp { sreg, op, value } => Ok(self.compare(*sreg, *op, value)),
+            Expr::Range { sreg, op, from, to } => {
+                let bytes = self.bytes(*sreg, from.len());
+                let within = bytes >= from.as_bytes() && bytes <= to.as_bytes();
+                Ok(within == (*op == RangeOp::Within))
+            }
+            Expr::Counter { .. } => Ok(true),
+            Expr::MetaSet { sreg, key } => {
+                let number = self.number(*sreg);
+                match key {
+                    MetaKey::Mark => self.packet.mark = number,
+                    MetaKey::Priority => self.packet.priority = number,
+                    _ => return Err(self.lost(chain, "this cannot be set")),
+                }
+                Ok(true)
+            }
+            loading => {
+                let loaded = self.load(chain, loading)?;
+                if let Some((dreg, bytes)) = &loaded {
+                    self.store(*dreg, bytes);
+                }
+                Ok(loaded.is_some())
+            }
+        }
+    }
+
+    fn compare(&self, sreg: Register, op: CmpOp, value: &Value) -> bool {
+        let order = self.bytes(sreg, value.len()).cmp(value.as_bytes());
+        match op {
+            CmpOp::Eq => order.is_eq(),
+            CmpOp::Neq => order.is_ne(),
+            CmpOp::Lt => order.is_lt(),
+            CmpOp::Lte => order.is_le(),
+            CmpOp::Gt => order.is_gt(),
+            CmpOp::Gte => order.is_ge(),
+        }
+    }
+
+    /// Where an instruction puts which bytes; `None` if the packet does not have them.
+    fn load(&mut self, chain: &Name, expr: &Expr) -> Result<Option<(Register, Vec<u8>)>, Lost> {
+        let (dreg, bytes) = match expr {
             Expr::Payload {
                 dreg,
                 base,
@@ -183,45 +224,22 @@ impl<'a, 'w, A: Address> Machine<'a, 'w, A> {
                     PayloadBase::Link => return Err(self.lost(chain, "packets have no link header here")),
                 };
                 let (from, to) = (*offset as usize, (*offset + *len) as usize);
-                let Some(bytes) = header.get(from..to) else {
-                    return Ok(false);
-                };
-                self.store(*dreg, bytes);
+                return Ok(header.get(from..to).map(|bytes| (*dreg, bytes.to_vec())));
             }
-            Expr::Meta { dreg, key } => {
-                let value = self.meta(*key);
-                self.store(*dreg, &value);
-            }
-            Expr::MetaSet { sreg, key } => {
-                let number = self.number(*sreg);
-                match key {
-                    MetaKey::Mark => self.packet.mark = number,
-                    MetaKey::Priority => self.packet.priority = number,
-                    _ => return Err(self.lost(chain, "this cannot be set")),
-                }
-            }
+            Expr::Meta { dreg, key } => (dreg, self.meta(*key)),
             Expr::Ct {
                 dreg,
                 key: CtKey::Status,
                 ..
             } => {
                 let status = if self.translated { CT_STATUS_DST_NAT } else { 0 };
-                self.store(*dreg, &status.to_ne_bytes());
+                (dreg, status.to_ne_bytes().to_vec())
             }
             Expr::Fib {
                 dreg,
                 result: FibResult::AddressType,
                 flags,
-            } => {
-                let address = match *flags {
-                    FibFlags::SADDR => self.packet.source,
-                    FibFlags::DADDR => self.packet.destination,
-                    _ => return Err(self.lost(chain, "an unknown routing lookup")),
-                };
-                let local = A::narrow(address).is_some_and(|address| self.world.host.is_local(address));
-                let kind = if local { Expr::FIB_LOCAL } else { 1 };
-                self.store(*dreg, &kind.to_ne_bytes());
-            }
+            } => (dreg, self.address_type(chain, *flags)?.to_ne_bytes().to_vec()),
             Expr::Numgen {
                 dreg,
                 modulus,
@@ -229,9 +247,9 @@ impl<'a, 'w, A: Address> Machine<'a, 'w, A> {
                 ..
             } => {
                 let drawn = (self.world.random)(*modulus) + offset;
-                self.store(*dreg, &drawn.to_ne_bytes());
+                (dreg, drawn.to_ne_bytes().to_vec())
             }
-            Expr::Load { dreg, value } => self.store(*dreg, value.as_bytes()),
+            Expr::Load { dreg, value } => (dreg, value.as_bytes().to_vec()),
             Expr::Bitwise {
                 sreg,
                 dreg,
@@ -239,34 +257,23 @@ impl<'a, 'w, A: Address> Machine<'a, 'w, A> {
                 xor,
             } => {
                 let pairs = mask.as_bytes().iter().zip(xor.as_bytes());
-                let source = self.bytes(*sreg, mask.len()).to_vec();
-                let result: Vec<u8> = source
-                    .iter()
-                    .zip(pairs)
-                    .map(|(byte, (mask, xor))| byte & mask ^ xor)
-                    .collect();
-                self.store(*dreg, &result);
+                let source = self.bytes(*sreg, mask.len()).iter();
+                let result = source.zip(pairs).map(|(byte, (mask, xor))| byte & mask ^ xor);
+                (dreg, result.collect())
             }
-            Expr::Cmp { sreg, op, value } => {
-                let order = self.bytes(*sreg, value.len()).cmp(value.as_bytes());
-                return Ok(match op {
-                    CmpOp::Eq => order.is_eq(),
-                    CmpOp::Neq => order.is_ne(),
-                    CmpOp::Lt => order.is_lt(),
-                    CmpOp::Lte => order.is_le(),
-                    CmpOp::Gt => order.is_gt(),
-                    CmpOp::Gte => order.is_ge(),
-                });
-            }
-            Expr::Range { sreg, op, from, to } => {
-                let bytes = self.bytes(*sreg, from.len());
-                let within = bytes >= from.as_bytes() && bytes <= to.as_bytes();
-                return Ok(within == (*op == RangeOp::Within));
-            }
-            Expr::Counter { .. } => {}
             other => return Err(self.lost(chain, format!("unknown instruction {other:?}"))),
-        }
-        Ok(true)
+        };
+        Ok(Some((*dreg, bytes)))
+    }
+
+    fn address_type(&self, chain: &Name, flags: FibFlags) -> Result<u32, Lost> {
+        let address = match flags {
+            FibFlags::SADDR => self.packet.source,
+            FibFlags::DADDR => self.packet.destination,
+            _ => return Err(self.lost(chain, "an unknown routing lookup")),
+        };
+        let local = A::narrow(address).is_some_and(|address| self.world.host.is_local(address));
+        Ok(if local { Expr::FIB_LOCAL } else { 1 })
     }
 
     fn meta(&self, key: MetaKey) -> Vec<u8> {

@@ -12,6 +12,7 @@ mod verify;
 use pointsman_dataplane::claims::destinations;
 use pointsman_dataplane::select::Verdict;
 use pointsman_dataplane::{ClaimKind, Destination, Host, Index, PortView, ServiceState, Settings};
+use pointsman_kernel::Mode;
 use pointsman_model::{Address, Backend, Port, Protocol, ServiceName, TrafficPolicy};
 use serde::Serialize;
 
@@ -19,7 +20,6 @@ pub use question::{BadQuestion, Question};
 pub use read::{Cluster, ExplainError, read};
 pub use verify::verify;
 
-use crate::config::Mode;
 use paths::Rules;
 
 /// The whole answer.

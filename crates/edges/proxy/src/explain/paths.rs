@@ -5,18 +5,16 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use pointsman_dataplane::{
-    Change, Destination, Fate, Host, LocalDetector, NodePortAddresses, Packet, Programmer, SeenAs,
-    ServiceState, Settings,
+    Change, Destination, Fate, Host, LocalDetector, NodePortAddresses, Packet, SeenAs, ServiceState, Settings,
 };
 use pointsman_iptables::fake::FakeKernel;
 use pointsman_iptables::name::Top;
 use pointsman_iptables::service::{EndpointComments, ServiceRules, bucket};
 use pointsman_iptables::{ChainName, Inventory, Match, Rule, render};
-use pointsman_kernel::compare;
+use pointsman_kernel::{Mode, compare};
 use pointsman_model::{Address, IpFamily, Port, Protocol};
 use pointsman_nft::{KernelTable, TableSettings, describe};
 
-use crate::config::Mode;
 use crate::explain::ClientAnswer;
 
 /// The rules of one Service in a kernel without others.

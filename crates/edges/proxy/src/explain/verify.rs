@@ -4,13 +4,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use pointsman_dataplane::{Index, ProgramError, Settings};
 use pointsman_kernel::compare::{self, Comparison};
-use pointsman_kernel::interfaces;
 use pointsman_kernel::iptables::Variant;
+use pointsman_kernel::{Mode, interfaces};
 use pointsman_model::{Address, ServiceName};
 
-use crate::backend::Chain;
-use crate::config::Mode;
 use crate::explain::{Cluster, KernelAnswer};
+use crate::worker::Chain;
 
 /// Compares what the kernel of this network namespace holds for some Services with what it should.
 ///

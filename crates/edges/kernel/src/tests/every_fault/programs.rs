@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use pointsman_dataplane::{Programmer, Settings};
+use pointsman_dataplane::Settings;
 use pointsman_iptables::{Inventory, Planner};
-use pointsman_kernel::iptables::{Iptables, Variant};
 use pointsman_testkit::netns::Namespace;
 use pointsman_testkit::require_netns;
 
-use crate::life::{Checks, Kernel, States, live};
+use super::life::{Checks, Kernel, States, live};
+use crate::iptables::{Iptables, Variant};
+use crate::outside::Tables;
 
 /// What a script does instead of, before or after the real program.
 const WAYS: [&str; 10] = [
@@ -102,13 +103,12 @@ impl Programs {
 }
 
 impl Kernel for Programs {
-    type Tables = Iptables<Ipv4Addr>;
-
-    fn tables(&self) -> Iptables<Ipv4Addr> {
-        Iptables::new(self.variant)
+    fn tables(&self) -> Box<dyn Tables<Ipv4Addr>> {
+        let programs = Iptables::new(self.variant)
             .in_directory(&self.directory)
             .with_lock_wait(Duration::from_secs(60))
-            .with_run_limit(Duration::from_secs(5))
+            .with_run_limit(Duration::from_secs(5));
+        Box::new(programs)
     }
 
     fn flush(&self) {
@@ -124,7 +124,7 @@ impl Kernel for Programs {
     }
 
     fn check(&self, settings: &Settings<Ipv4Addr>, states: States) {
-        let mut real = Iptables::<Ipv4Addr>::new(self.variant);
+        let real = Iptables::<Ipv4Addr>::new(self.variant);
         let inventory: Inventory = real.inventory().expect("iptables-save");
         let differing = Planner::new(settings.clone()).differences(states, inventory);
         assert_eq!(differing.into_iter().collect::<Vec<_>>(), []);

@@ -5,9 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use pointsman_dataplane::Index;
-use pointsman_kernel::nft_kernel::NftKernel;
-use pointsman_kernel::nftables_backend::{Commits, NftablesBackend};
+use pointsman_dataplane::{Index, Programmer};
 use pointsman_netlink::netlink::Errno;
 use pointsman_netlink::nft::{Chain, Family, Fault, Generation, Name, Rule, Set, Table, Transaction};
 use pointsman_netlink_io::{Buffers, Client, CommitError, RequestError};
@@ -15,6 +13,10 @@ use pointsman_nft::Records;
 use pointsman_testkit::cluster::Cluster;
 use pointsman_testkit::netns::Namespace;
 use pointsman_testkit::require_netns;
+
+use crate::commits::Commits;
+use crate::nftables_backend::NftablesBackend;
+use crate::outside::NfTables;
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug)]
@@ -66,10 +68,10 @@ impl Faulty {
     }
 }
 
-impl NftKernel for Faulty {
+impl NfTables for Faulty {
     fn commit(&mut self, transaction: &Transaction, only_at: Option<Generation>) -> Result<(), CommitError> {
         if !self.strikes() {
-            return NftKernel::commit(&mut self.inner, transaction, only_at);
+            return NfTables::commit(&mut self.inner, transaction, only_at);
         }
         let fault = |errno| Fault {
             errno,
@@ -83,7 +85,7 @@ impl NftKernel for Faulty {
             Trouble::Refused(errno) => CommitError::Refused(vec![fault(errno)]),
             Trouble::Overtaken => CommitError::GenerationChanged,
             Trouble::Unanswered | Trouble::Flushed => {
-                NftKernel::commit(&mut self.inner, transaction, only_at)?;
+                NfTables::commit(&mut self.inner, transaction, only_at)?;
                 CommitError::Unacknowledged
             }
         })
@@ -103,7 +105,7 @@ impl NftKernel for Faulty {
     }
 
     fn rules(&mut self, family: Family, table: &Name) -> Result<Vec<Rule>, RequestError> {
-        NftKernel::rules(&mut self.inner, family, table)
+        NfTables::rules(&mut self.inner, family, table)
     }
 
     fn sets(&mut self, family: Family, table: &Name) -> Result<Vec<Set>, RequestError> {

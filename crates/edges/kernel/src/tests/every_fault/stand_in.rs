@@ -4,14 +4,14 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 
-use pointsman_dataplane::{ProgramError, Programmer, Settings};
+use pointsman_dataplane::{ProgramError, Settings};
 use pointsman_iptables::fake::FakeKernel;
 use pointsman_iptables::name::{Builtin, ChainName, Table, Top};
 use pointsman_iptables::{Inventory, Planner, Rule, Target, Transaction, render};
-use pointsman_kernel::iptables::InputSize;
-use pointsman_kernel::iptables_backend::Tables;
 
-use crate::life::{Checks, Kernel, States, Tale, live};
+use super::life::{Checks, Kernel, States, Tale, live};
+use crate::iptables::InputSize;
+use crate::outside::Tables;
 
 /// Where in the run of a program it fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +54,7 @@ struct Fault {
     way: Way,
 }
 
+#[derive(Debug)]
 struct Inner {
     kernel: FakeKernel<Ipv4Addr>,
     fault: Fault,
@@ -105,7 +106,7 @@ fn failure(way: Way, place: Place, tables: usize) -> Option<ProgramError> {
     })
 }
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct StandIn(Arc<Mutex<Inner>>);
 
 impl StandIn {
@@ -159,7 +160,7 @@ impl Tables<Ipv4Addr> for StandIn {
                 inner.call(Place::Pipe, 1)?;
                 inner.call(Place::End, 1)?;
             }
-            inner.kernel.inventory()
+            Ok(inner.kernel.inventory())
         })
     }
 
@@ -171,13 +172,15 @@ impl Tables<Ipv4Addr> for StandIn {
             Ok(inner.kernel.chain(Table::Mangle, canary).is_some())
         })
     }
+
+    fn another(&self) -> Box<dyn Tables<Ipv4Addr>> {
+        Box::new(self.clone())
+    }
 }
 
 impl Kernel for StandIn {
-    type Tables = Self;
-
-    fn tables(&self) -> Self {
-        self.clone()
+    fn tables(&self) -> Box<dyn Tables<Ipv4Addr>> {
+        self.another()
     }
 
     fn flush(&self) {

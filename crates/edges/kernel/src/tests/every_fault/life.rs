@@ -8,20 +8,22 @@ use std::time::{Duration, Instant};
 use pointsman_dataplane::schedule::Intervals;
 use pointsman_dataplane::sync::Resource;
 use pointsman_dataplane::{
-    Batch, Index, Outcome, Recovery, Scope, ServiceState, Settings, Synchroniser, TriggerTime, convert,
+    Batch, Compared, Effort, Index, Look, Outcome, ProgramError, Programmer, Recovery, Scope, Settings,
+    Synchroniser, TriggerTime, convert,
 };
-use pointsman_kernel::iptables_backend::{IptablesBackend, Look, Tables};
 use pointsman_model::{Interner, Revision, SliceName};
 use pointsman_testkit::cluster::{Cluster, Family, service_name};
 
+use crate::iptables_backend::IptablesBackend;
+use crate::outside::Tables;
+
 /// The states of the kernel's Services.
-pub type States = Vec<Arc<ServiceState<Ipv4Addr>>>;
+pub type States = pointsman_dataplane::States<Ipv4Addr>;
 
 /// A kernel whose calls may fail, and what a test may do to it without failing.
 pub trait Kernel {
-    type Tables: Tables<Ipv4Addr> + Clone;
     /// The way in, which may fail.
-    fn tables(&self) -> Self::Tables;
+    fn tables(&self) -> Box<dyn Tables<Ipv4Addr>>;
     /// Somebody flushes everything.
     fn flush(&self);
     /// Somebody puts rules into chains of ours and takes one out.
@@ -97,7 +99,7 @@ const SYNC_PERIOD: Duration = Duration::from_secs(30);
 struct Life<'a, K: Kernel> {
     kernel: &'a K,
     sync: Synchroniser<Ipv4Addr>,
-    backend: IptablesBackend<Ipv4Addr, K::Tables>,
+    backend: IptablesBackend<Ipv4Addr>,
     settings: Settings<Ipv4Addr>,
     now: Instant,
     revision: u64,
@@ -248,8 +250,8 @@ impl<K: Kernel> Life<'_, K> {
     fn check(&mut self) {
         self.checked = self.tale.failures;
         let states = self.programmed();
-        let digest = self.backend.digest_check(states.clone());
-        assert_eq!(digest.divergences(), [], "partial is full");
+        let ledger = self.differences(Compared::Ledger, states.clone());
+        assert_eq!(ledger.expect("nothing is read"), [""; 0], "partial is full");
         self.kernel.check(&self.settings, states);
     }
 
@@ -286,11 +288,11 @@ impl<K: Kernel> Life<'_, K> {
 
     /// Looks whether the rules are there, and writes them again if not or if nobody knows.
     fn look(&mut self) {
-        let look = self.backend.look(true);
+        let look = self.backend.look(Effort::Thorough);
         if look.is_err() {
             self.failed("a look");
         }
-        if matches!(look, Ok(Look::Flushed) | Err(_)) {
+        if matches!(look, Ok(Look::Suspect) | Err(_)) {
             self.sync.fold(self.now, Index::force_full);
             self.full_owed = true;
         }
@@ -301,8 +303,7 @@ impl<K: Kernel> Life<'_, K> {
     fn compare(&mut self) {
         let differing = loop {
             let states = self.programmed();
-            let check = self.backend.kernel_check(states);
-            match check.and_then(|check| check.differences()) {
+            match self.differences(Compared::Kernel, states) {
                 Ok(differing) => break differing,
                 Err(error) => self.failed(&error.to_string()),
             }
@@ -311,6 +312,11 @@ impl<K: Kernel> Life<'_, K> {
         self.sync.fold(self.now, Index::force_full);
         self.full_owed = true;
         self.settle();
+    }
+
+    fn differences(&mut self, of: Compared, states: States) -> Result<Vec<String>, ProgramError> {
+        let comparison = self.backend.comparison(of, states)?;
+        comparison.expect("this mode compares").differences()
     }
 
     fn programmed(&self) -> States {

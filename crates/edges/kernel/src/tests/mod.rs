@@ -1,0 +1,5 @@
+//! Faults injected at the seams to the outside, and one contract for every programmer.
+
+mod contract;
+mod every_fault;
+mod nftables_faults;
