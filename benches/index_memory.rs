@@ -8,8 +8,9 @@ use std::time::Instant;
 
 use pointsman_benches::process::resident_bytes;
 use pointsman_dataplane::state::ExternalIps;
-use pointsman_dataplane::{Index, TriggerTime, convert, wire};
-use pointsman_model::{Interner, NodeName};
+use pointsman_dataplane::{Index, convert};
+use pointsman_model::{Interner, Moment, NodeName};
+use pointsman_objects::{compact, names};
 
 fn main() {
     let arguments = pointsman_benches::arguments();
@@ -22,7 +23,7 @@ fn main() {
     let (services, endpoints): (u32, u32) = (number(0, 45_000), number(1, 1));
     let before = resident_bytes();
     let mut names = Interner::default();
-    let mut index = Index::<Ipv4Addr>::new(NodeName::from("n1"), ExternalIps::Honoured, TriggerTime(0));
+    let mut index = Index::<Ipv4Addr>::new(NodeName::from("n1"), ExternalIps::Honoured, Moment(0));
     let start = Instant::now();
     for service in 0..services {
         let converted = convert::service(&service_object(service), &mut names).expect("a name");
@@ -41,13 +42,13 @@ fn main() {
     report("committed", before, services, start);
 }
 
-fn service_object(number: u32) -> wire::Service {
-    let mut object = wire::Service::default();
+fn service_object(number: u32) -> compact::Service {
+    let mut object = compact::Service::default();
     object.metadata.namespace = format!("namespace-{}", number / 100);
     object.metadata.name = format!("service-{number}");
     object.metadata.resource_version = (number + 1).to_string();
     object.spec.cluster_ip = Ipv4Addr::from_bits(0xAC1E_0000 + number).to_string();
-    object.spec.ports.push(wire::ServicePort {
+    object.spec.ports.push(compact::ServicePort {
         name: "http".into(),
         port: 80,
         ..Default::default()
@@ -55,24 +56,24 @@ fn service_object(number: u32) -> wire::Service {
     object
 }
 
-fn slice_object(number: u32, endpoints: u32) -> wire::EndpointSlice {
-    let mut object = wire::EndpointSlice::default();
+fn slice_object(number: u32, endpoints: u32) -> compact::EndpointSlice {
+    let mut object = compact::EndpointSlice::default();
     object.metadata.namespace = format!("namespace-{}", number / 100);
     object.metadata.name = format!("service-{number}-x7x2f");
     object.metadata.resource_version = (number + 100_000).to_string();
     object
         .metadata
         .labels
-        .insert(convert::SERVICE_NAME_LABEL.into(), format!("service-{number}"));
+        .insert(names::SERVICE_NAME_LABEL.into(), format!("service-{number}"));
     object.address_type = "IPv4".into();
-    let port = wire::EndpointPort {
+    let port = compact::EndpointPort {
         name: Some("http".into()),
         port: Some(8080),
         ..Default::default()
     };
     object.ports.push(port);
     for endpoint in 0..endpoints {
-        object.endpoints.push(wire::Endpoint {
+        object.endpoints.push(compact::Endpoint {
             addresses: vec![Ipv4Addr::from_bits(0x0A00_0000 + number * 16 + endpoint).to_string()],
             node_name: Some(format!("node-{}", number % 500)),
             ..Default::default()

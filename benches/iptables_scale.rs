@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use pointsman_benches::process::resident_bytes;
 use pointsman_benches::synthetic::{index, name, service, settings, slice};
-use pointsman_dataplane::Index;
+use pointsman_dataplane::{Compared, Index, Programmer};
 use pointsman_kernel::iptables::Variant;
 use pointsman_kernel::iptables_backend::IptablesBackend;
 use pointsman_testkit::netns::Namespace;

@@ -1,10 +1,10 @@
 //! Services and slices of a cluster that nobody runs.
 
 use pointsman_dataplane::state::ExternalIps;
-use pointsman_dataplane::{Index, LocalDetector, Settings, TriggerTime};
+use pointsman_dataplane::{Index, LocalDetector, Settings};
 use pointsman_model::{
-    Conditions, NodeName, Port, PortName, Protocol, Service, ServiceName, ServicePort, Slice, SliceEndpoint,
-    SliceName, SlicePort, TrafficPolicy,
+    Conditions, Moment, NodeName, Port, PortName, Protocol, Service, ServiceName, ServicePort, Slice,
+    SliceEndpoint, SliceName, SlicePort, TrafficPolicy,
 };
 use std::net::Ipv4Addr;
 
@@ -22,7 +22,7 @@ pub fn settings() -> Settings<Ipv4Addr> {
 
 /// What node `n1` knows of this many Services with this many endpoints each.
 pub fn index(services: u32, endpoints: u32) -> Index<Ipv4Addr> {
-    let mut index = Index::new(NodeName::from("n1"), ExternalIps::Honoured, TriggerTime(0));
+    let mut index = Index::new(NodeName::from("n1"), ExternalIps::Honoured, Moment(0));
     for number in 0..services {
         index.fold_service(&name(number), Some(service(number)), None);
         index.fold_slice(slice(number, endpoints, 0), None, None);

@@ -26,7 +26,6 @@ pub struct Metadata {
     /// Those of them that anything here reads.
     #[serde(deserialize_with = "known_keys")]
     pub annotations: BTreeMap<String, String>,
-    pub deletion_timestamp: Option<String>,
 }
 
 /// A core/v1 Service.
@@ -97,6 +96,7 @@ pub struct ClientIpConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServiceStatus {
+    #[serde(deserialize_with = "nullable")]
     pub load_balancer: LoadBalancerStatus,
 }
 

@@ -8,24 +8,13 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use pointsman_model::{
-    Address, Affinity, BadName, Cidr, Conditions, External, Hints, Interner, IpFamily, NodePort, Port,
-    Protocol, Revision, Service, ServiceName, ServicePort, Slice, SliceEndpoint, SliceName, SlicePort,
-    TrafficPolicy, Zone, parse_ip,
+    Address, Affinity, BadName, Cidr, External, Hints, Interner, Moment, NodePort, Port, Protocol, Revision,
+    Service, ServiceName, ServicePort, Slice, SliceEndpoint, SliceName, SlicePort, TrafficPolicy, Zone,
+    parse_ip,
 };
+use pointsman_objects::node::AddressKind;
+use pointsman_objects::{Node, compact, names as known};
 
-use crate::trigger::{self, TriggerTime};
-use crate::wire;
-
-/// A Service with this label belongs to another proxy.
-pub const PROXY_NAME_LABEL: &str = "service.kubernetes.io/service-proxy-name";
-/// A slice with this label belongs to a headless Service.
-pub const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
-/// The label by which a slice names its Service.
-pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
-/// The label that holds a node's zone.
-pub const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
-/// The taint by which the cluster autoscaler announces a node's removal.
-pub const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 /// How long a client stays with an endpoint if the Service does not say (API default).
 pub const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
 
@@ -75,7 +64,7 @@ pub struct ConvertedSlice {
     /// Its version.
     pub revision: Option<Revision>,
     /// When the change behind it happened.
-    pub trigger: Option<TriggerTime>,
+    pub trigger: Option<Moment>,
     /// What was left out.
     pub problems: Vec<Problem>,
 }
@@ -94,11 +83,11 @@ pub struct NodeFacts {
 }
 
 /// Converts a Service.
-pub fn service(object: &wire::Service, names: &mut Interner) -> Result<ConvertedService, BadName> {
+pub fn service(object: &compact::Service, names: &mut Interner) -> Result<ConvertedService, BadName> {
     let name = ServiceName::new(&object.metadata.namespace, &object.metadata.name)?;
     let mut problems = Problems::new("Service");
     let ports = service_ports(&object.spec, names, &mut problems);
-    let hidden = object.metadata.labels.contains_key(PROXY_NAME_LABEL);
+    let hidden = object.metadata.labels.contains_key(known::PROXY_NAME_LABEL);
     let headless = matches!(object.spec.cluster_ip.as_str(), "" | "None");
     let (v4, v6) = if hidden || headless || object.spec.kind == "ExternalName" {
         (None, None)
@@ -119,15 +108,15 @@ pub fn service(object: &wire::Service, names: &mut Interner) -> Result<Converted
 }
 
 /// Converts a slice.
-pub fn slice(object: &wire::EndpointSlice, names: &mut Interner) -> Result<ConvertedSlice, BadName> {
+pub fn slice(object: &compact::EndpointSlice, names: &mut Interner) -> Result<ConvertedSlice, BadName> {
     let name = SliceName::new(&object.metadata.namespace, &object.metadata.name)?;
     let mut problems = Problems::new("EndpointSlice");
     let service = object
         .metadata
         .labels
-        .get(SERVICE_NAME_LABEL)
+        .get(known::SERVICE_NAME_LABEL)
         .filter(|service| !service.is_empty());
-    let headless = object.metadata.labels.contains_key(HEADLESS_LABEL);
+    let headless = object.metadata.labels.contains_key(known::HEADLESS_LABEL);
     let slice = match service {
         Some(service) if !headless => {
             let service = ServiceName::new(&object.metadata.namespace, service)?;
@@ -139,7 +128,7 @@ pub fn slice(object: &wire::EndpointSlice, names: &mut Interner) -> Result<Conve
         }
         _ => FamilySlice::Ignored(name),
     };
-    let annotation = object.metadata.annotations.get(trigger::ANNOTATION);
+    let annotation = object.metadata.annotations.get(known::TRIGGER_TIME_ANNOTATION);
     let problems = match &slice {
         FamilySlice::V4(slice) => problems.found(&slice.name),
         FamilySlice::V6(slice) => problems.found(&slice.name),
@@ -148,39 +137,19 @@ pub fn slice(object: &wire::EndpointSlice, names: &mut Interner) -> Result<Conve
     Ok(ConvertedSlice {
         slice,
         revision: Revision::parse(&object.metadata.resource_version),
-        trigger: annotation.and_then(|text| TriggerTime::parse(text)),
+        trigger: annotation.and_then(|text| Moment::parse(text)),
         problems,
     })
 }
 
 /// Converts the proxy's own Node.
-pub fn node(object: &wire::Node) -> NodeFacts {
-    let of_kind = |kind: &'static str| {
-        object
-            .status
-            .addresses
-            .iter()
-            .filter(move |address| address.kind == kind)
-    };
-    let addresses = of_kind("InternalIP").chain(of_kind("ExternalIP"));
-    let zone = object
-        .metadata
-        .labels
-        .get(ZONE_LABEL)
-        .filter(|zone| !zone.is_empty());
-    let doomed = object.metadata.deletion_timestamp.is_some()
-        || object
-            .spec
-            .taints
-            .iter()
-            .any(|taint| taint.key == AUTOSCALER_TAINT);
+pub fn node(object: &Node) -> NodeFacts {
+    let external = object.addresses_of(AddressKind::External);
     NodeFacts {
-        zone: zone.map(|zone| Zone::from(zone.as_str())),
-        addresses: addresses
-            .filter_map(|address| parse_ip(&address.address).ok())
-            .collect(),
-        pod_cidrs: object.spec.pod_cidrs.clone(),
-        eligible: !doomed,
+        zone: object.zone().map(Zone::from),
+        addresses: object.internal_addresses().chain(external).collect(),
+        pod_cidrs: object.pod_cidrs.iter().map(ToString::to_string).collect(),
+        eligible: !object.is_leaving(),
     }
 }
 
@@ -217,32 +186,29 @@ impl Problems {
 }
 
 fn service_ports(
-    spec: &wire::ServiceSpec,
+    spec: &compact::ServiceSpec,
     names: &mut Interner,
     problems: &mut Problems,
 ) -> Vec<ServicePort> {
     let mut ports: Vec<ServicePort> = Vec::with_capacity(spec.ports.len());
-    for wire in &spec.ports {
-        let Some(protocol) = read_protocol(wire.protocol.as_deref()) else {
-            problems.report(
-                "spec.ports.protocol",
-                wire.protocol.as_deref().unwrap_or_default(),
-            );
+    for raw in &spec.ports {
+        let Some(protocol) = read_protocol(raw.protocol.as_deref()) else {
+            problems.report("spec.ports.protocol", raw.protocol.as_deref().unwrap_or_default());
             continue;
         };
-        let Ok(port) = Port::from_wire(wire.port) else {
-            problems.report("spec.ports.port", wire.port);
+        let Ok(port) = Port::from_wire(raw.port) else {
+            problems.report("spec.ports.port", raw.port);
             continue;
         };
         // The API server refuses such twins; rules for both would contradict each other.
         let twin = ports.iter().any(|known| {
-            known.protocol == protocol && (known.port == port || known.name.as_str() == wire.name)
+            known.protocol == protocol && (known.port == port || known.name.as_str() == raw.name)
         });
         if twin {
-            problems.report("spec.ports", format!("{} {}/{}", wire.name, port, protocol));
+            problems.report("spec.ports", format!("{} {}/{}", raw.name, port, protocol));
             continue;
         }
-        let node_port = match wire.node_port {
+        let node_port = match raw.node_port {
             0 => None,
             number => match Port::from_wire(number) {
                 Ok(number) => Some(NodePort(number)),
@@ -253,7 +219,7 @@ fn service_ports(
             },
         };
         ports.push(ServicePort {
-            name: names.intern(&wire.name),
+            name: names.intern(&raw.name),
             protocol,
             port,
             node_port,
@@ -271,7 +237,7 @@ fn read_protocol(text: Option<&str>) -> Option<Protocol> {
 }
 
 fn family_service<A: Address>(
-    object: &wire::Service,
+    object: &compact::Service,
     name: &ServiceName,
     ports: &[ServicePort],
     problems: &mut Problems,
@@ -319,7 +285,7 @@ fn family_service<A: Address>(
 
 /// The cluster address of this family: the position of the family in `ipFamilies` is the position of
 /// its address in `clusterIPs`. Objects older than dual stack have only `clusterIP`.
-fn cluster_ip<A: Address>(spec: &wire::ServiceSpec, problems: &mut Problems) -> Option<A> {
+fn cluster_ip<A: Address>(spec: &compact::ServiceSpec, problems: &mut Problems) -> Option<A> {
     let text = if spec.ip_families.is_empty() {
         &spec.cluster_ip
     } else {
@@ -352,7 +318,7 @@ fn addresses<A: Address>(texts: &[String], field: &'static str, problems: &mut P
 }
 
 /// Load balancer addresses whose packets arrive with that address as their destination.
-fn vips<A: Address>(object: &wire::Service, problems: &mut Problems) -> Box<[A]> {
+fn vips<A: Address>(object: &compact::Service, problems: &mut Problems) -> Box<[A]> {
     let ingress = &object.status.load_balancer.ingress;
     let vips = ingress
         .iter()
@@ -362,7 +328,7 @@ fn vips<A: Address>(object: &wire::Service, problems: &mut Problems) -> Box<[A]>
 }
 
 /// The source ranges of this family; one that allows everybody makes the rest pointless.
-fn source_ranges<A: Address>(spec: &wire::ServiceSpec, problems: &mut Problems) -> Box<[Cidr<A>]> {
+fn source_ranges<A: Address>(spec: &compact::ServiceSpec, problems: &mut Problems) -> Box<[Cidr<A>]> {
     let mut ranges: Vec<Cidr<A>> = Vec::new();
     for text in &spec.load_balancer_source_ranges {
         match Cidr::parse(text.trim()) {
@@ -380,7 +346,7 @@ fn source_ranges<A: Address>(spec: &wire::ServiceSpec, problems: &mut Problems) 
     }
 }
 
-fn affinity(spec: &wire::ServiceSpec) -> Option<Affinity> {
+fn affinity(spec: &compact::ServiceSpec) -> Option<Affinity> {
     if spec.session_affinity.as_deref() != Some("ClientIP") {
         return None;
     }
@@ -397,19 +363,32 @@ fn affinity(spec: &wire::ServiceSpec) -> Option<Affinity> {
 }
 
 fn family_slice<A: Address>(
-    object: &wire::EndpointSlice,
+    object: &compact::EndpointSlice,
     name: SliceName,
     service: ServiceName,
     names: &mut Interner,
     problems: &mut Problems,
 ) -> Slice<A> {
+    Slice {
+        name,
+        service,
+        ports: slice_ports(object, names, problems),
+        endpoints: slice_endpoints(object, names, problems),
+    }
+}
+
+fn slice_ports(
+    object: &compact::EndpointSlice,
+    names: &mut Interner,
+    problems: &mut Problems,
+) -> Arc<[SlicePort]> {
     let mut ports = Vec::with_capacity(object.ports.len());
-    for wire in &object.ports {
+    for raw in &object.ports {
         // A port without a name or number belongs to no Service port; nil does not mean "all ports".
-        let (Some(port_name), Some(number)) = (&wire.name, wire.port) else {
+        let (Some(port_name), Some(number)) = (&raw.name, raw.port) else {
             continue;
         };
-        match (read_protocol(wire.protocol.as_deref()), Port::from_wire(number)) {
+        match (read_protocol(raw.protocol.as_deref()), Port::from_wire(number)) {
             (Some(protocol), Ok(port)) => {
                 ports.push(SlicePort {
                     name: names.intern(port_name),
@@ -417,82 +396,57 @@ fn family_slice<A: Address>(
                     port,
                 });
             }
-            (None, _) => problems.report("ports.protocol", wire.protocol.as_deref().unwrap_or_default()),
+            (None, _) => problems.report("ports.protocol", raw.protocol.as_deref().unwrap_or_default()),
             (_, Err(_)) if number == 0 => {}
             (_, Err(_)) => problems.report("ports.port", number),
         }
     }
+    ports.into()
+}
+
+fn slice_endpoints<A: Address>(
+    object: &compact::EndpointSlice,
+    names: &mut Interner,
+    problems: &mut Problems,
+) -> Box<[SliceEndpoint<A>]> {
     let mut endpoints: Vec<SliceEndpoint<A>> = Vec::with_capacity(object.endpoints.len());
-    for wire in &object.endpoints {
-        let Some(text) = wire.addresses.first() else {
+    for raw in &object.endpoints {
+        let Some(text) = raw.addresses.first() else {
             continue;
         };
         let Some(address) = parse_ip(text).ok().and_then(A::narrow) else {
             problems.report("endpoints.addresses", text);
             continue;
         };
-        let conditions = Conditions {
-            ready: wire.conditions.ready.unwrap_or(true),
-            serving: wire.conditions.serving.unwrap_or(true),
-            terminating: wire.conditions.terminating.unwrap_or(false),
-        };
-        let hints = hints(wire, names);
+        let hints = hints(raw, names);
         // Neighbours usually carry the same hints; they then share them.
         let hints = match endpoints.last().map(|last| &last.hints) {
             Some(previous) if *previous == hints => previous.clone(),
             _ => hints,
         };
-        let node = wire.node_name.as_deref().map(|node| names.intern(node));
         endpoints.push(SliceEndpoint {
             address,
-            conditions,
-            node,
+            conditions: raw.conditions.resolved(),
+            node: raw.node_name.as_deref().map(|node| names.intern(node)),
             hints,
         });
     }
-    Slice {
-        name,
-        service,
-        ports: ports.into(),
-        endpoints: endpoints.into(),
-    }
+    endpoints.into()
 }
 
-fn hints(endpoint: &wire::Endpoint, names: &mut Interner) -> Option<Arc<Hints>> {
-    let wire = endpoint.hints.as_ref()?;
-    let zones: Box<[Zone]> = wire
+fn hints(endpoint: &compact::Endpoint, names: &mut Interner) -> Option<Arc<Hints>> {
+    let raw = endpoint.hints.as_ref()?;
+    let zones: Box<[Zone]> = raw
         .for_zones
         .iter()
         .map(|hint| names.intern(&hint.name))
         .collect();
-    let nodes = wire
+    let nodes = raw
         .for_nodes
         .iter()
         .map(|hint| names.intern(&hint.name))
         .collect();
     Some(Arc::new(Hints { zones, nodes })).filter(|hints| !hints.zones.is_empty() || !hints.nodes.is_empty())
-}
-
-/// The address of each family to use as the node's own: `bind` if it says something, else the Node's
-/// addresses, else loopback, which stands for "not known".
-pub fn node_ips(bind: IpAddr, addresses: &[IpAddr]) -> (Ipv4Addr, Ipv6Addr) {
-    let first = |family| {
-        addresses
-            .iter()
-            .copied()
-            .find(|address| IpFamily::of(*address) == family)
-    };
-    let override_of =
-        |family| Some(bind).filter(|bind| !bind.is_unspecified() && IpFamily::of(*bind) == family);
-    let pick = |family| override_of(family).or_else(|| first(family));
-    (
-        pick(IpFamily::V4)
-            .and_then(Ipv4Addr::narrow)
-            .unwrap_or(Ipv4Addr::LOCALHOST),
-        pick(IpFamily::V6)
-            .and_then(Ipv6Addr::narrow)
-            .unwrap_or(Ipv6Addr::LOCALHOST),
-    )
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! What changed since the kernel was last told?
+//! What changed since the kernel was last written?
 //!
 //! The index owns the Services and slices of one IP family, what the kernel is known to hold, and the
 //! set of Services for which the two may differ. A sync costs what changed:
 //!
 //! 1. [`Index::checkout`] resolves the dirty Services and returns those that really differ as a
 //!    [`Batch`]. Events may go on being folded while the batch is on its way to the kernel.
-//! 2. [`Index::commit`] records that the kernel has the batch and hands out what may now be told: the
+//! 2. [`Index::commit`] records that the kernel has the batch and hands out what may now be published: the
 //!    trigger times and the watermark.
 //! 3. [`Index::abort`] takes everything back instead. Nothing is lost; if the kernel's state is unknown,
 //!    the next batch is full.
@@ -14,7 +14,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use pointsman_model::{
-    Address, Endpoint, NodeName, Revision, Service, ServiceName, ServicePortName, Slice, SliceName, Zone,
+    Address, Endpoint, Moment, NodeName, Revision, Service, ServiceName, ServicePortName, Slice, SliceName,
+    Zone,
 };
 
 pub use pointsman_protocol::watermark::{Progress, Watermark};
@@ -24,7 +25,7 @@ use crate::programmer::Recovery;
 use crate::select::{Judgement, Needs, Viewpoint, judge};
 use crate::state::{ExternalIps, ServiceState, SliceView, merge};
 use crate::sync::Resource;
-use crate::trigger::{Trigger, TriggerTime};
+use crate::trigger::Trigger;
 
 mod records;
 mod totals;
@@ -39,7 +40,7 @@ pub struct Index<A> {
     viewpoint: Viewpoint,
     external_ips: ExternalIps,
     /// Trigger times up to this moment belong to changes that other programs have already seen.
-    started: TriggerTime,
+    started: Moment,
     entries: BTreeMap<ServiceName, Entry<A>>,
     slices: HashMap<SliceKey, Box<SliceRecord<A>>>,
     keys: SliceKeys,
@@ -105,7 +106,7 @@ impl<A> Batch<A> {
     }
 }
 
-/// What may be told once a batch is in the kernel.
+/// What may be published once a batch is in the kernel.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Committed {
     /// One sample for each slice update that is now in effect.
@@ -118,7 +119,7 @@ pub struct Committed {
 
 impl<A: Address> Index<A> {
     /// An empty index. The first batch is full: the kernel may hold leftovers.
-    pub fn new(node: NodeName, external_ips: ExternalIps, started: TriggerTime) -> Self {
+    pub fn new(node: NodeName, external_ips: ExternalIps, started: Moment) -> Self {
         Self {
             viewpoint: Viewpoint { node, zone: None },
             external_ips,
@@ -146,7 +147,7 @@ impl<A: Address> Index<A> {
         service: Option<Service<A>>,
         revision: Option<Revision>,
     ) {
-        self.told_service(revision);
+        self.saw_service(revision);
         let known = self.entries.get(name).and_then(|entry| entry.service.as_deref());
         if known == service.as_ref() {
             return;
@@ -172,8 +173,8 @@ impl<A: Address> Index<A> {
     }
 
     /// Folds an added or changed slice and its trigger time. An unchanged one gives no sample.
-    pub fn fold_slice(&mut self, slice: Slice<A>, revision: Option<Revision>, trigger: Option<TriggerTime>) {
-        self.told_slice(revision);
+    pub fn fold_slice(&mut self, slice: Slice<A>, revision: Option<Revision>, trigger: Option<Moment>) {
+        self.saw_slice(revision);
         let key = self.keys.of(&slice.name);
         let known = self.slices.get(&key);
         let same_content = known.is_some_and(|known| known.holds(&slice));
@@ -182,7 +183,7 @@ impl<A: Address> Index<A> {
             return;
         }
         // An update that keeps the annotation was not made by what the annotation speaks of.
-        let reported = |at: TriggerTime| known.is_some_and(|known| known.carried(at));
+        let reported = |at: Moment| known.is_some_and(|known| known.carried(at));
         let fresh = trigger.filter(|at| *at > self.started && !reported(*at));
         if let Some(at) = fresh {
             self.triggers.push(Trigger {
@@ -220,7 +221,7 @@ impl<A: Address> Index<A> {
 
     /// Folds the deletion of a slice, which also discards the trigger times it still had to report.
     pub fn remove_slice(&mut self, name: &SliceName, revision: Option<Revision>) {
-        self.told_slice(revision);
+        self.saw_slice(revision);
         if self.slices.is_empty() {
             return;
         }
@@ -232,7 +233,7 @@ impl<A: Address> Index<A> {
     }
 
     /// A list begins. Until [`Index::advance`] ends it, the versions of its objects say nothing about
-    /// the objects that have not been told yet.
+    /// the objects that have not arrived yet.
     pub fn list_begins(&mut self, resource: Resource) {
         match resource {
             Resource::Services => self.listing.services = true,
@@ -246,31 +247,6 @@ impl<A: Address> Index<A> {
         self.listing.slices &= seen.slices.is_none();
         self.received.services = self.received.services.max(seen.services);
         self.received.slices = self.received.slices.max(seen.slices);
-    }
-
-    /// Drops every Service and slice that a fresh list does not contain.
-    pub fn retain(&mut self, services: &BTreeSet<ServiceName>, slices: &BTreeSet<SliceName>) {
-        let gone = self
-            .entries
-            .iter()
-            .filter(|(name, entry)| entry.service.is_some() && !services.contains(*name));
-        let gone: Vec<ServiceName> = gone.map(|(name, _)| name.clone()).collect();
-        for name in gone {
-            self.fold_service(&name, None, None);
-        }
-        let kept: BTreeSet<SliceKey> = slices.iter().map(|name| self.keys.of(name)).collect();
-        self.triggers.retain(|trigger| slices.contains(&trigger.slice));
-        let gone: Vec<SliceKey> = self
-            .slices
-            .keys()
-            .filter(|key| !kept.contains(key))
-            .copied()
-            .collect();
-        for key in gone {
-            if let Some(record) = self.slices.remove(&key) {
-                self.detach(key, &record.service);
-            }
-        }
     }
 
     /// Notes the node's zone; a different one asks for a full batch.
@@ -446,18 +422,13 @@ impl<A: Address> Index<A> {
         self.totals
     }
 
-    /// How many Services wait for the next batch, and how many samples.
-    pub fn pending(&self) -> (usize, usize) {
-        (self.dirty.len(), self.triggers.len())
-    }
-
-    fn told_service(&mut self, revision: Option<Revision>) {
+    fn saw_service(&mut self, revision: Option<Revision>) {
         if !self.listing.services {
             self.received.services = self.received.services.max(revision);
         }
     }
 
-    fn told_slice(&mut self, revision: Option<Revision>) {
+    fn saw_slice(&mut self, revision: Option<Revision>) {
         if !self.listing.slices {
             self.received.slices = self.received.slices.max(revision);
         }

@@ -1,4 +1,4 @@
-//! Which endpoints serve a Service on this node, and what changed since the kernel was last told?
+//! Which endpoints serve a Service on this node, and what changed since the kernel was last written?
 //!
 //! The shared half of the service proxy, without IO: Kubernetes objects are converted once
 //! ([`convert`]), folded into an [`Index`], and come out as [`Batch`]es of Services whose desired state
@@ -20,7 +20,6 @@ pub mod settings;
 pub mod state;
 pub mod sync;
 pub mod trigger;
-pub mod wire;
 
 pub use claims::{ClaimKind, Destination};
 pub use index::{Batch, Change, Committed, Index, Progress, Scope, Totals, Watermark};
@@ -33,4 +32,3 @@ pub use select::{Reachable, Selection, Viewpoint};
 pub use settings::{InterfaceName, LocalDetector, MasqueradeMark, NodePortAddresses, Settings};
 pub use state::{PortState, PortView, ServiceState};
 pub use sync::{Outcome, Synchroniser};
-pub use trigger::TriggerTime;

@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use pointsman_model::{Address, Backend, Cidr, Port, Protocol};
+use pointsman_model::{Address, Backend, Port, Protocol};
 
-use crate::settings::{InterfaceName, LocalDetector};
+use crate::settings::InterfaceName;
 
 /// The first packet of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,26 +41,6 @@ impl<A: Address> Host<A> {
     /// Whether the packet starts on this node, and so enters at the output hook.
     pub fn sends(&self, packet: &Packet<A>) -> bool {
         packet.interface.is_none() && self.is_local(packet.source)
-    }
-}
-
-impl<A: Address> Packet<A> {
-    /// Whether the detector calls it a pod's packet.
-    pub fn is_from_pod(&self, detector: &LocalDetector<A>) -> bool {
-        match detector {
-            LocalDetector::Nothing => false,
-            LocalDetector::Source(range) => range.contains(self.source),
-            LocalDetector::Bridge(name) => self.interface.as_ref() == Some(name),
-            LocalDetector::InterfacePrefix(prefix) => self
-                .interface
-                .as_ref()
-                .is_some_and(|name| name.as_str().starts_with(prefix.as_str())),
-        }
-    }
-
-    /// Whether its source lies in the range.
-    pub fn is_from(&self, range: &Cidr<A>) -> bool {
-        range.contains(self.source)
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use pointsman_model::{Address, Cidr};
 
-/// What both backends need to know about the node and the operator's wishes.
+/// What both backends need to know about the node and the operator's choices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings<A> {
     /// The packet mark that asks for masquerading.

@@ -121,14 +121,6 @@ impl<A: Address> ServiceState<A> {
                 state,
             })
     }
-
-    /// Whether any port is UDP, whose flows can go stale.
-    pub fn has_udp(&self) -> bool {
-        self.service
-            .ports
-            .iter()
-            .any(|port| port.protocol == Protocol::Udp)
-    }
 }
 
 /// Whether `spec.externalIPs` is honoured (the gate AllowServiceExternalIPs).

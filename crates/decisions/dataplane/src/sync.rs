@@ -54,12 +54,12 @@ pub struct Tally {
     pub partial_failures: u64,
 }
 
-/// What to tell the world after a sync.
+/// What to publish after a sync.
 #[derive(Debug)]
 pub enum Outcome<A> {
     /// The kernel has everything.
     Done(Box<Done<A>>),
-    /// Nothing may be told; the schedule tries again.
+    /// Nothing may be published; the schedule tries again.
     Failed {
         /// What was tried.
         scope: Scope,
@@ -68,7 +68,7 @@ pub enum Outcome<A> {
     },
 }
 
-/// What a successful sync gives to tell.
+/// What a successful sync gives to publish.
 #[derive(Debug)]
 pub struct Done<A> {
     /// What was written.

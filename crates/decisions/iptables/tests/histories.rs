@@ -4,10 +4,10 @@ use std::convert::Infallible;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use pointsman_dataplane::state::ExternalIps;
-use pointsman_dataplane::{Index, LocalDetector, Scope, Settings, TriggerTime};
+use pointsman_dataplane::{Index, LocalDetector, Scope, Settings};
 use pointsman_iptables::fake::FakeKernel;
 use pointsman_iptables::{Planner, Table, render};
-use pointsman_model::NodeName;
+use pointsman_model::{Moment, NodeName};
 use pointsman_testkit::cluster::Family;
 use pointsman_testkit::history::{self, Random};
 use proptest::prelude::*;
@@ -34,7 +34,7 @@ impl<A: Family> Proxy<A> {
             ..Settings::default()
         };
         Self {
-            index: Index::new(NodeName::from("n1"), ExternalIps::Honoured, TriggerTime(0)),
+            index: Index::new(NodeName::from("n1"), ExternalIps::Honoured, Moment(0)),
             planner: Planner::new(settings),
             kernel: FakeKernel::default(),
             revision: 0,

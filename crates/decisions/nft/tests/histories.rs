@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use pointsman_dataplane::state::ExternalIps;
-use pointsman_dataplane::{Index, LocalDetector, Recovery, Scope, ServiceState, Settings, TriggerTime};
-use pointsman_model::NodeName;
+use pointsman_dataplane::{Index, LocalDetector, Recovery, Scope, ServiceState, Settings};
+use pointsman_model::{Moment, NodeName};
 use pointsman_netlink::nft::{Data, Name, Value};
 use pointsman_nft::{Class, Inventory, KernelTable, Planner, Pool, SetId, TableSettings};
 use pointsman_testkit::cluster::Family;
@@ -36,7 +36,7 @@ fn settings<A: Family>() -> TableSettings<A> {
 impl<A: Family> Proxy<A> {
     fn new() -> Self {
         Self {
-            index: Index::new(NodeName::from("n1"), ExternalIps::Honoured, TriggerTime(0)),
+            index: Index::new(NodeName::from("n1"), ExternalIps::Honoured, Moment(0)),
             planner: Planner::new(settings()),
             kernel: KernelTable::default(),
             revision: 0,

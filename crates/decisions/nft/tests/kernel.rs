@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pointsman_dataplane::state::ExternalIps;
-use pointsman_dataplane::{Index, LocalDetector, Settings, TriggerTime};
-use pointsman_model::{Cidr, NodeName};
+use pointsman_dataplane::{Index, LocalDetector, Settings};
+use pointsman_model::{Cidr, Moment, NodeName};
 use pointsman_nft::{Planner, TableSettings};
 use pointsman_testkit::cluster::{Cluster, Family};
 use pointsman_testkit::history::{self, Random};
@@ -35,7 +35,7 @@ fn settings<A: Family>() -> TableSettings<A> {
 }
 
 fn live_through<A: Family>(changes: u64, seed: u64) {
-    let mut index = Index::<A>::new(NodeName::from("n1"), ExternalIps::Honoured, TriggerTime(0));
+    let mut index = Index::<A>::new(NodeName::from("n1"), ExternalIps::Honoured, Moment(0));
     let mut proxy = Proxy::<A>::new(settings());
     let mut random = Random(seed);
     for revision in 1..=changes {

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use pointsman_dataplane::state::ExternalIps;
-use pointsman_dataplane::{Index, LocalDetector, Settings, TriggerTime};
+use pointsman_dataplane::{Index, LocalDetector, Settings};
 use pointsman_iptables::fake::FakeKernel;
 use pointsman_iptables::plan::cleanup;
 use pointsman_iptables::{ChainName, Planner, render, saved};
 use pointsman_kernel::iptables::{Iptables, Variant};
-use pointsman_model::NodeName;
+use pointsman_model::{Moment, NodeName};
 use pointsman_testkit::cluster::Family;
 use pointsman_testkit::history::{self, Random};
 use pointsman_testkit::netns::Namespace;
@@ -37,7 +37,7 @@ impl<A: Family> Proxy<A> {
             ..Settings::default()
         };
         Self {
-            index: Index::new(NodeName::from("n1"), ExternalIps::Honoured, TriggerTime(0)),
+            index: Index::new(NodeName::from("n1"), ExternalIps::Honoured, Moment(0)),
             planner: Planner::new(settings),
             kernel: Iptables::new(variant),
             double: FakeKernel::default(),

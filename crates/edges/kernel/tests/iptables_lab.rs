@@ -1,13 +1,13 @@
 //! Real connections through real iptables rules meet the fate that the shared cases say.
 
-use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use pointsman_dataplane::{Compared, Programmer};
 use pointsman_kernel::iptables::Variant;
 use pointsman_kernel::iptables_backend::IptablesBackend;
+use pointsman_model::SliceName;
 use pointsman_testkit::cases::{CASES, Case, CaseFamily, Mode};
-use pointsman_testkit::cluster::{Cluster, Family, service_name};
+use pointsman_testkit::cluster::{Cluster, Family};
 use pointsman_testkit::lab::Lab;
 use pointsman_testkit::require_netns;
 
@@ -94,10 +94,15 @@ fn partial_syncs_move_connections_to_the_new_endpoints() {
                 IptablesBackend::new(cluster.settings::<Ipv4Addr>(), variant),
             )
         };
+        let mut known = Vec::new();
         for (life, fate) in lives.iter().zip(expected) {
             let slices = index_slices(&Cluster::parse(&format!("{service}{life}")));
+            let names = slices.iter().map(|slice| slice.name.clone()).collect();
+            let before: Vec<SliceName> = std::mem::replace(&mut known, names);
             (index, backend) = lab.node().run(move || {
-                index.retain(&BTreeSet::from([service_name("default/web")]), &BTreeSet::new());
+                for name in &before {
+                    index.remove_slice(name, None);
+                }
                 for slice in slices {
                     index.fold_slice(slice, None, None);
                 }

@@ -46,13 +46,6 @@ pub enum CommitError {
     Unacknowledged,
 }
 
-impl CommitError {
-    /// Whether the kernel certainly holds nothing of the transaction.
-    pub fn is_unchanged(&self) -> bool {
-        !matches!(self, Self::Unknown(_) | Self::Unacknowledged)
-    }
-}
-
 /// A connection to nf_tables of the network namespace it was opened in.
 #[derive(Debug)]
 pub struct Client {

@@ -125,10 +125,11 @@ mod tests {
     #[test]
     fn a_look_that_fails_is_repeated_with_everything_that_came_since() {
         for failures in 0..4 {
-            let (told, seen) = mpsc::channel();
+            let (sender, seen) = mpsc::channel();
             let mut left: u32 = failures;
             let flows = Flows::start_with(Duration::from_millis(5), move |review| {
-                told.send(review.addresses.keys().copied().collect::<Vec<_>>())
+                sender
+                    .send(review.addresses.keys().copied().collect::<Vec<_>>())
                     .unwrap();
                 let worked = left == 0;
                 left = left.saturating_sub(1);

@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use pointsman_api_client::{Event, ObjectKey};
+use pointsman_dataplane::Watermark;
 use pointsman_dataplane::convert::{ConvertedService, ConvertedSlice, FamilySlice, NodeFacts};
 use pointsman_dataplane::health::SyncHealth;
 use pointsman_dataplane::sync::Resource;
-use pointsman_dataplane::{Watermark, wire};
 use pointsman_kernel::{Commits, interfaces};
 use pointsman_model::{Revision, ServiceName, SliceName};
+use pointsman_objects::compact;
 use tokio::sync::{mpsc, watch};
 
 use crate::config::{Config, NodeState};
@@ -24,23 +25,23 @@ use crate::worker::Report;
 /// How long the first sync waits for the Node, whose addresses some rules need (upstream's number).
 const NODE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the watches tell.
+/// What the watches deliver.
 #[derive(Debug)]
 pub(crate) enum Input {
     Service(Event<ConvertedService>),
     Slice(Event<ConvertedSlice>),
     Node(Box<Event<NodeFacts>>),
-    ServiceRange(Event<wire::ServiceCidr>),
+    ServiceRange(Event<compact::ServiceCidr>),
 }
 
-/// What the threads tell.
+/// What the threads report.
 #[derive(Debug)]
-pub(crate) enum Told {
+pub(crate) enum FamilyReport {
     V4(Report<Ipv4Addr>),
     V6(Report<Ipv6Addr>),
 }
 
-/// The state and everything that is told about it.
+/// The state, and what is published of it.
 pub(crate) struct Owner {
     config: Config,
     v4: Side<Ipv4Addr>,
@@ -65,7 +66,7 @@ impl Owner {
         config: Config,
         metrics: Metrics,
         watermarks: Watermarks,
-        reports: mpsc::UnboundedSender<Told>,
+        reports: mpsc::UnboundedSender<FamilyReport>,
     ) -> std::io::Result<Self> {
         let now = Instant::now();
         let node = NodeState {
@@ -88,11 +89,11 @@ impl Owner {
             four,
             watched.clone(),
             move |report| {
-                let _ = reports.send(Told::V4(report));
+                let _ = reports.send(FamilyReport::V4(report));
             },
         )?;
         let v6 = Side::start(&config, &node, commits, six, watched, move |report| {
-            let _ = other.send(Told::V6(report));
+            let _ = other.send(FamilyReport::V6(report));
         })?;
         Ok(Self {
             v4,
@@ -120,15 +121,15 @@ impl Owner {
     pub async fn run(
         mut self,
         mut inbox: mpsc::Receiver<Vec<Input>>,
-        mut told: mpsc::UnboundedReceiver<Told>,
+        mut reports: mpsc::UnboundedReceiver<FamilyReport>,
     ) {
         let mut batch = Vec::with_capacity(INBOX);
         loop {
             let wake = self.step(Instant::now());
             tokio::select! {
                 biased;
-                report = told.recv() => match report {
-                    Some(report) => self.told(report),
+                report = reports.recv() => match report {
+                    Some(report) => self.take_report(report),
                     None => return,
                 },
                 count = inbox.recv_many(&mut batch, INBOX) => {
@@ -176,18 +177,18 @@ impl Owner {
         wake
     }
 
-    fn told(&mut self, report: Told) {
+    fn take_report(&mut self, report: FamilyReport) {
         let now = Instant::now();
         let committed = match report {
-            Told::V4(report) => self.v4.take(report, now),
-            Told::V6(report) => self.v6.take(report, now),
+            FamilyReport::V4(report) => self.v4.take(report, now),
+            FamilyReport::V6(report) => self.v6.take(report, now),
         };
         if committed {
             self.publish();
         }
     }
 
-    /// Tells how far both families are.
+    /// Publishes how far both families are.
     fn publish(&mut self) {
         let progress = self.v4.progress().lower(self.v6.progress());
         if progress.committed != self.published {
@@ -348,7 +349,7 @@ struct ServiceRanges {
 
 impl ServiceRanges {
     /// Takes in an event; returns all ranges once they are known to be all.
-    fn take(&mut self, event: Event<wire::ServiceCidr>) -> Option<Vec<String>> {
+    fn take(&mut self, event: Event<compact::ServiceCidr>) -> Option<Vec<String>> {
         match event {
             Event::Init => self.listing = true,
             Event::Applied { key, object, .. } => {

@@ -5,11 +5,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use ::http::{Request, Response};
 use pointsman_api_client::{Client, ConnectError, Event, Resource, Scope, Watcher, connect};
-use pointsman_dataplane::{convert, wire};
+use pointsman_dataplane::convert;
 use pointsman_http::{Body, Incoming, Wildcard, bind};
 use pointsman_kernel::Mode;
 use pointsman_kernel::features::{Unsupported, probe_nftables};
 use pointsman_model::Interner;
+use pointsman_objects::{Node, compact, names};
 use pointsman_telemetry::{BuildInfo, Registry, register_process};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
@@ -70,8 +71,8 @@ pub async fn run(
     );
     let measured = Metrics::new(&registry, config.mode);
     let watermarks = Watermarks::new(&config.node, jiff::Timestamp::now());
-    let (reports, told) = mpsc::unbounded_channel();
-    let owner = Owner::start(config.clone(), measured.clone(), watermarks.clone(), reports)
+    let (sender, reports) = mpsc::unbounded_channel();
+    let owner = Owner::start(config.clone(), measured.clone(), watermarks.clone(), sender)
         .map_err(RunError::Start)?;
     let mut tasks = JoinSet::new();
     if let Some(address) = config.metrics {
@@ -86,7 +87,7 @@ pub async fn run(
     start_watches(&mut tasks, &client, &config, &sender);
     drop(sender);
     tracing::info!(node = config.node, mode = config.mode.as_str(), "starting");
-    tasks.spawn(owner.run(inbox, told));
+    tasks.spawn(owner.run(inbox, reports));
     let ended = tokio::select! {
         ended = tasks.join_next() => ended,
         _ = stop.wait_for(|stop| *stop) => return Ok(()),
@@ -138,18 +139,18 @@ fn start_watches(
     sender: &mpsc::Sender<Vec<Input>>,
 ) {
     let services = Scope::all(Resource::SERVICES)
-        .labels("!service.kubernetes.io/service-proxy-name")
+        .labels(&format!("!{}", names::PROXY_NAME_LABEL))
         .fields("spec.clusterIP!=None");
-    let slices = Scope::all(Resource::ENDPOINT_SLICES).labels("!service.kubernetes.io/headless");
+    let slices = Scope::all(Resource::ENDPOINT_SLICES).labels(&format!("!{}", names::HEADLESS_LABEL));
     let node = Scope::all(Resource::NODES).fields(&format!("metadata.name={}", config.node));
     // Objects are converted where they are read, one task for each kind; the owner only folds.
     let mut names = Interner::default();
-    let convert = move |object: wire::Service| read::service(&object, &mut names);
+    let convert = move |object: compact::Service| read::service(&object, &mut names);
     follow(tasks, client, services, sender, convert, Input::Service);
     let mut names = Interner::default();
-    let convert = move |object: wire::EndpointSlice| read::slice(&object, &mut names);
+    let convert = move |object: compact::EndpointSlice| read::slice(&object, &mut names);
     follow(tasks, client, slices, sender, convert, Input::Slice);
-    let convert = |object: wire::Node| Some(convert::node(&object));
+    let convert = |object: Node| Some(convert::node(&object));
     follow(tasks, client, node, sender, convert, |event| {
         Input::Node(Box::new(event))
     });

@@ -12,11 +12,10 @@ use pointsman_dataplane::schedule::Next;
 use pointsman_dataplane::state::ExternalIps;
 use pointsman_dataplane::sync::{Done, Resource};
 use pointsman_dataplane::{
-    Batch, Index, Outcome, ProgramError, Progress, Scope, Settings, States, Synchroniser, TriggerTime,
-    Written,
+    Batch, Index, Outcome, ProgramError, Progress, Scope, Settings, States, Synchroniser, Written,
 };
 use pointsman_kernel::{Commits, Mode};
-use pointsman_model::{Address, NodeName};
+use pointsman_model::{Address, Moment, NodeName};
 use tokio::sync::watch;
 
 use crate::config::{Config, NodeState};
@@ -48,7 +47,7 @@ impl<A: Address> Side<A> {
         health: watch::Receiver<Health>,
         report: impl Fn(Report<A>) + Send + Sync + 'static,
     ) -> std::io::Result<Self> {
-        let started = TriggerTime::from(Timestamp::now());
+        let started = Moment::from(Timestamp::now());
         let name = NodeName::from(config.node.as_str());
         let index = Index::new(name, ExternalIps::Honoured, started);
         let settings = config.settings::<A>(node);
@@ -201,11 +200,11 @@ impl<A: Address> Side<A> {
     }
 
     fn publish(&mut self, done: Done<A>, at: Instant) {
-        let now = TriggerTime::from(Timestamp::now());
+        let now = Moment::from(Timestamp::now());
         let late = at.elapsed();
         for trigger in &done.committed.triggers {
             self.metrics
-                .programmed(trigger.at.elapsed(now).saturating_sub(late));
+                .programmed(now.since(trigger.at).saturating_sub(late));
         }
         self.metrics.synced(&done.committed.totals);
         self.servers.reconcile(self.sync.health_checks());

@@ -247,13 +247,13 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use pointsman_dataplane::state::ExternalIps;
-    use pointsman_dataplane::{Index, MemoryRules, TriggerTime};
-    use pointsman_model::NodeName;
+    use pointsman_dataplane::{Index, MemoryRules};
+    use pointsman_model::{Moment, NodeName};
 
     use super::*;
 
     fn batch() -> Box<Batch<Ipv4Addr>> {
-        let mut index = Index::new(NodeName::from("n1"), ExternalIps::Honoured, TriggerTime(0));
+        let mut index = Index::new(NodeName::from("n1"), ExternalIps::Honoured, Moment(0));
         index.force_full();
         Box::new(index.checkout())
     }
@@ -277,7 +277,7 @@ mod tests {
             sender.send(report).unwrap()
         })
         .unwrap();
-        let mut next = |job| {
+        let next = |job| {
             worker.send(job);
             reports.recv_timeout(Duration::from_secs(60)).unwrap()
         };

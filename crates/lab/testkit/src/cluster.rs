@@ -26,19 +26,21 @@ use std::net::{IpAddr, Ipv4Addr};
 use pointsman_dataplane::settings::NodePortRanges;
 use pointsman_dataplane::state::ExternalIps;
 use pointsman_dataplane::{
-    Fate, Host, Index, InterfaceName, LocalDetector, Packet, SeenAs, Settings, TriggerTime, convert, wire,
+    Fate, Host, Index, InterfaceName, LocalDetector, Packet, SeenAs, Settings, convert,
 };
 use pointsman_model::{
-    Address, Backend, Interner, NodeName, Port, Protocol, Service, ServiceName, Slice, Zone, parse_ip,
+    Address, Backend, Interner, Moment, NodeName, Port, Protocol, Service, ServiceName, Slice, Zone, parse_ip,
 };
+use pointsman_objects::endpoint_slice::EndpointConditions;
+use pointsman_objects::{compact, names};
 
 /// A cluster as tests describe it.
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
     /// Its Services, by `namespace/name`.
-    pub services: BTreeMap<String, wire::Service>,
+    pub services: BTreeMap<String, compact::Service>,
     /// Its slices, by `namespace/name`.
-    pub slices: BTreeMap<String, wire::EndpointSlice>,
+    pub slices: BTreeMap<String, compact::EndpointSlice>,
     node: Node,
 }
 
@@ -84,11 +86,7 @@ impl Cluster {
             true => ExternalIps::Refused,
             false => ExternalIps::Honoured,
         };
-        let mut index = Index::new(
-            NodeName::from(self.node.name.as_str()),
-            external_ips,
-            TriggerTime(0),
-        );
+        let mut index = Index::new(NodeName::from(self.node.name.as_str()), external_ips, Moment(0));
         index.set_zone(self.node.zone.as_deref().map(Zone::from));
         self.fold_into(&mut index);
         index
@@ -177,7 +175,7 @@ impl Cluster {
         object.spec.cluster_ips = vec![address.clone()];
         object.spec.ip_families = vec![if address.contains(':') { "IPv6" } else { "IPv4" }.to_owned()];
         object.spec.kind = "ClusterIP".to_owned();
-        let mut wire_port = wire::ServicePort {
+        let mut wire_port = compact::ServicePort {
             name: port_name.to_owned(),
             protocol: Some(protocol.to_string().to_uppercase()),
             port: port.into(),
@@ -199,21 +197,21 @@ impl Cluster {
         let (service, port_name) = split_port_name(name);
         let (namespace, plain) = service.split_once('/').expect("namespace/name");
         let (address, port, mut protocol) = parse_target(target);
-        let mut endpoint = wire::Endpoint {
+        let mut endpoint = compact::Endpoint {
             addresses: vec![address.clone()],
             ..Default::default()
         };
-        let mut hints = wire::EndpointHints::default();
+        let mut hints = compact::EndpointHints::default();
         let mut slice = "a";
         for (key, value) in options {
             let named = || {
                 list(value)
                     .into_iter()
-                    .map(|name| wire::NamedHint { name })
+                    .map(|name| compact::NamedHint { name })
                     .collect::<Vec<_>>()
             };
             let mut conditions = |ready, serving, terminating| {
-                endpoint.conditions = wire::EndpointConditions {
+                endpoint.conditions = EndpointConditions {
                     ready: Some(ready),
                     serving: Some(serving),
                     terminating: Some(terminating),
@@ -250,9 +248,9 @@ impl Cluster {
         object
             .metadata
             .labels
-            .insert(convert::SERVICE_NAME_LABEL.to_owned(), plain.to_owned());
+            .insert(names::SERVICE_NAME_LABEL.to_owned(), plain.to_owned());
         object.address_type = family.to_owned();
-        object.ports = vec![wire::EndpointPort {
+        object.ports = vec![compact::EndpointPort {
             name: Some(port_name.to_owned()),
             protocol: Some(protocol.to_string().to_uppercase()),
             port: Some(port.into()),
@@ -262,15 +260,15 @@ impl Cluster {
 }
 
 fn service_option(
-    spec: &mut wire::ServiceSpec,
-    status: &mut wire::ServiceStatus,
-    port: &mut wire::ServicePort,
+    spec: &mut compact::ServiceSpec,
+    status: &mut compact::ServiceStatus,
+    port: &mut compact::ServicePort,
     key: &str,
     value: &str,
 ) {
     let ingress = |mode: Option<&str>| {
         let mode = mode.map(str::to_owned);
-        list(value).into_iter().map(move |ip| wire::Ingress {
+        list(value).into_iter().map(move |ip| compact::Ingress {
             ip,
             ip_mode: mode.clone(),
         })
@@ -287,8 +285,8 @@ fn service_option(
         "affinity" => {
             spec.session_affinity = Some("ClientIP".to_owned());
             let timeout_seconds = Some(value.parse().expect("seconds"));
-            let client_ip = Some(wire::ClientIpConfig { timeout_seconds });
-            spec.session_affinity_config = Some(wire::SessionAffinityConfig { client_ip });
+            let client_ip = Some(compact::ClientIpConfig { timeout_seconds });
+            spec.session_affinity_config = Some(compact::SessionAffinityConfig { client_ip });
         }
         _ => panic!("a service has no option {key:?}"),
     }

@@ -4,8 +4,10 @@
 //! come back and change while their slices do the same. Lists of numbers shrink well in property tests
 //! and run long from a seed.
 
-use pointsman_dataplane::{Index, TriggerTime, convert, trigger, wire};
-use pointsman_model::{Interner, IpFamily, Revision, SliceName, Zone};
+use pointsman_dataplane::{Index, convert};
+use pointsman_model::{Interner, IpFamily, Moment, Revision, SliceName, Zone};
+use pointsman_objects::endpoint_slice::EndpointConditions;
+use pointsman_objects::{compact, names};
 
 use crate::cluster::{Family, service_name};
 
@@ -13,11 +15,11 @@ use crate::cluster::{Family, service_name};
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A Service was added or changed.
-    Service(Box<wire::Service>),
+    Service(Box<compact::Service>),
     /// A Service is gone.
     ServiceGone(String),
     /// A slice was added or changed.
-    Slice(Box<wire::EndpointSlice>),
+    Slice(Box<compact::EndpointSlice>),
     /// A slice is gone.
     SliceGone(String),
     /// The node moved.
@@ -105,9 +107,9 @@ fn range(family: IpFamily, host: u64) -> String {
     }
 }
 
-fn service(random: &mut Random, family: IpFamily) -> wire::Service {
+fn service(random: &mut Random, family: IpFamily) -> compact::Service {
     let number = random.below(SERVICES);
-    let mut object = wire::Service::default();
+    let mut object = compact::Service::default();
     object.metadata.namespace = "ns".to_owned();
     object.metadata.name = format!("s{number}");
     let spec = &mut object.spec;
@@ -136,7 +138,7 @@ fn service(random: &mut Random, family: IpFamily) -> wire::Service {
         spec.external_ips.push(address(family, 96, 1 + random.below(3)));
     }
     let vips = (0..random.below(3)).map(|_| address(family, 21, 1 + random.below(3)));
-    object.status.load_balancer.ingress = vips.map(|ip| wire::Ingress { ip, ip_mode: None }).collect();
+    object.status.load_balancer.ingress = vips.map(|ip| compact::Ingress { ip, ip_mode: None }).collect();
     spec.load_balancer_source_ranges = (0..random.below(3))
         .map(|_| range(family, random.below(3)))
         .collect();
@@ -153,7 +155,7 @@ fn service(random: &mut Random, family: IpFamily) -> wire::Service {
                 0
             };
             let (name, protocol) = (name.to_owned(), Some(protocol.to_owned()));
-            spec.ports.push(wire::ServicePort {
+            spec.ports.push(compact::ServicePort {
                 name,
                 protocol,
                 port,
@@ -164,8 +166,8 @@ fn service(random: &mut Random, family: IpFamily) -> wire::Service {
     object
 }
 
-fn slice(random: &mut Random, family: IpFamily) -> wire::EndpointSlice {
-    let mut object = wire::EndpointSlice::default();
+fn slice(random: &mut Random, family: IpFamily) -> compact::EndpointSlice {
+    let mut object = compact::EndpointSlice::default();
     object.metadata.namespace = "ns".to_owned();
     object.metadata.name = format!("slice{}", random.below(SLICES));
     // One more Service than there are: slices without a Service do no harm.
@@ -173,20 +175,20 @@ fn slice(random: &mut Random, family: IpFamily) -> wire::EndpointSlice {
     object
         .metadata
         .labels
-        .insert(convert::SERVICE_NAME_LABEL.to_owned(), service);
+        .insert(names::SERVICE_NAME_LABEL.to_owned(), service);
     if random.one_in(2) {
-        let time = TriggerTime(1_700_000_000_000_000 + random.below(1_000_000_000) as i64);
+        let time = Moment(1_700_000_000_000_000 + random.below(1_000_000_000) as i64);
         object
             .metadata
             .annotations
-            .insert(trigger::ANNOTATION.to_owned(), time.to_string());
+            .insert(names::TRIGGER_TIME_ANNOTATION.to_owned(), time.to_string());
     }
     object.address_type = family.as_str().to_owned();
     for (name, protocol, port) in [("http", "TCP", 8080), ("dns", "UDP", 5353), ("", "SCTP", 9090)] {
         if !random.one_in(3) {
             let port = Some(port + random.below(2) as i64);
             let (name, protocol) = (Some(name.to_owned()), Some(protocol.to_owned()));
-            object.ports.push(wire::EndpointPort { name, protocol, port });
+            object.ports.push(compact::EndpointPort { name, protocol, port });
         }
     }
     for _ in 0..random.below(4) {
@@ -195,25 +197,25 @@ fn slice(random: &mut Random, family: IpFamily) -> wire::EndpointSlice {
     object
 }
 
-fn endpoint(random: &mut Random, family: IpFamily) -> wire::Endpoint {
+fn endpoint(random: &mut Random, family: IpFamily) -> compact::Endpoint {
     let hint = |random: &mut Random, names: [&str; 2]| {
         let name = names[random.below(2) as usize].to_owned();
         if random.one_in(3) {
             Vec::new()
         } else {
-            vec![wire::NamedHint { name }]
+            vec![compact::NamedHint { name }]
         }
     };
     let flag = |random: &mut Random| (!random.one_in(3)).then(|| random.one_in(2));
-    wire::Endpoint {
+    compact::Endpoint {
         addresses: vec![address(family, 1, 1 + random.below(6))],
-        conditions: wire::EndpointConditions {
+        conditions: EndpointConditions {
             ready: flag(random),
             serving: flag(random),
             terminating: flag(random),
         },
         node_name: Some(["n1", "n2"][random.below(2) as usize].to_owned()),
-        hints: Some(wire::EndpointHints {
+        hints: Some(compact::EndpointHints {
             for_zones: hint(random, ["z1", "z2"]),
             for_nodes: if random.one_in(2) {
                 hint(random, ["n1", "n2"])

@@ -11,8 +11,6 @@ pub const NETFILTER_HEADER_LEN: usize = 4;
 pub mod flags {
     /// This is a request.
     pub const REQUEST: u16 = 1;
-    /// More messages of the same answer follow.
-    pub const MULTI: u16 = 2;
     /// Answer even if all went well.
     pub const ACK: u16 = 4;
     /// The dump saw a change half way and may be inconsistent.
@@ -36,8 +34,6 @@ pub mod kind {
     pub const ERROR: u16 = 2;
     /// The end of a dump.
     pub const DONE: u16 = 3;
-    /// The receive queue overflowed.
-    pub const OVERRUN: u16 = 4;
     /// The beginning of a batch.
     pub const BATCH_BEGIN: u16 = 16;
     /// The end of a batch: commit.

@@ -20,7 +20,6 @@ pub mod msg {
     pub const NEW_ELEMENTS: u16 = 12;
     pub const GET_ELEMENTS: u16 = 13;
     pub const DEL_ELEMENTS: u16 = 14;
-    pub const NEW_GENERATION: u16 = 15;
     pub const GET_GENERATION: u16 = 16;
 }
 

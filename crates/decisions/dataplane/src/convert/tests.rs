@@ -1,5 +1,9 @@
 //! Objects as API servers send them, and what becomes of them.
 
+use pointsman_model::Conditions;
+use pointsman_objects::names::{
+    HEADLESS_LABEL, PROXY_NAME_LABEL, SERVICE_NAME_LABEL, TRIGGER_TIME_ANNOTATION, ZONE_LABEL,
+};
 use serde_json::json;
 
 use super::*;
@@ -167,7 +171,7 @@ fn a_slice_keeps_first_addresses_and_fills_in_missing_conditions() {
     let converted = slice_of(json!({
         "metadata": {"namespace": "ns", "name": "s", "resourceVersion": "7",
             "labels": {SERVICE_NAME_LABEL: "svc"},
-            "annotations": {trigger::ANNOTATION: "2024-01-01T00:00:00Z"}},
+            "annotations": {TRIGGER_TIME_ANNOTATION: "2024-01-01T00:00:00Z"}},
         "addressType": "IPv4",
         "ports": [{"name": "", "port": 80, "protocol": "TCP"}, {"name": "x", "port": null}, {"port": 81},
                   {"name": "zero", "port": 0}],
@@ -188,7 +192,7 @@ fn a_slice_keeps_first_addresses_and_fills_in_missing_conditions() {
     assert!(slice.endpoints[1].conditions.is_last_resort());
     assert_eq!(slice.endpoints[1].hints.as_ref().unwrap().zones.len(), 1);
     assert_eq!(converted.problems.len(), 2);
-    assert_eq!(converted.trigger, TriggerTime::parse("2024-01-01T00:00:00Z"));
+    assert_eq!(converted.trigger, Moment::parse("2024-01-01T00:00:00Z"));
 }
 
 #[test]
@@ -214,42 +218,50 @@ fn a_go_encoded_empty_slice_with_nulls_is_read() {
 }
 
 #[test]
-fn a_node_tells_zone_addresses_and_whether_it_is_going_away() {
-    let object = json!({
-        "metadata": {"name": "n1", "labels": {ZONE_LABEL: "a"}},
-        "spec": {"podCIDRs": ["10.0.1.0/24"], "taints": [{"key": "other"}]},
-        "status": {"addresses": [
-            {"type": "ExternalIP", "address": "1.2.3.4"}, {"type": "Hostname", "address": "n1"},
-            {"type": "InternalIP", "address": "192.168.0.1"},
-        ]},
-    });
-    let mut object: wire::Node = serde_json::from_value(object).unwrap();
-    let facts = node(&object);
-    assert_eq!(facts.zone, Some("a".into()));
-    assert_eq!(format!("{:?}", facts.addresses), "[192.168.0.1, 1.2.3.4]");
-    assert!(facts.eligible);
-    object.spec.taints.push(wire::Taint {
-        key: AUTOSCALER_TAINT.into(),
-    });
-    assert!(!node(&object).eligible);
-    object.spec.taints.clear();
-    object.metadata.deletion_timestamp = Some("2024-01-01T00:00:00Z".into());
-    object.metadata.labels.insert(ZONE_LABEL.into(), String::new());
-    assert_eq!((node(&object).eligible, node(&object).zone), (false, None));
+fn an_endpoint_that_does_not_say_whether_it_serves_serves_if_it_is_ready() {
+    let endpoint = |address: &str, conditions| json!({"addresses": [address], "conditions": conditions});
+    let converted = slice_of(json!({
+        "metadata": {"namespace": "ns", "name": "s", "labels": {SERVICE_NAME_LABEL: "svc"}},
+        "addressType": "IPv4",
+        "endpoints": [
+            endpoint("10.0.0.1", json!({"ready": false, "terminating": true})),
+            endpoint("10.0.0.2", json!({"ready": true, "terminating": true})),
+            endpoint("10.0.0.3", json!({"ready": false, "serving": true, "terminating": true})),
+            endpoint("10.0.0.4", json!({"serving": false})),
+        ],
+    }));
+    let FamilySlice::V4(slice) = converted.slice else {
+        panic!("not IPv4")
+    };
+    let serving: Vec<bool> = slice.endpoints.iter().map(|it| it.conditions.serving).collect();
+    assert_eq!(serving, [false, true, true, false]);
+    let last_resort: Vec<bool> = slice
+        .endpoints
+        .iter()
+        .map(|it| it.conditions.is_last_resort())
+        .collect();
+    assert!(!last_resort[0] && last_resort[2], "{last_resort:?}");
 }
 
 #[test]
-fn the_bind_address_beats_the_nodes_addresses_and_loopback_means_unknown() {
-    let ips = |bind: &str, addresses: &[&str]| {
-        let addresses: Vec<IpAddr> = addresses.iter().map(|ip| ip.parse().unwrap()).collect();
-        let (four, six) = node_ips(bind.parse().unwrap(), &addresses);
-        format!("{four} {six}")
+fn a_node_tells_zone_addresses_and_whether_it_is_going_away() {
+    let node_of = |zone: &str, taint: &str, deletion: Option<&str>| {
+        let object = json!({
+            "metadata": {"name": "n1", "labels": {ZONE_LABEL: zone}, "deletionTimestamp": deletion},
+            "spec": {"podCIDRs": ["10.0.1.0/24"], "taints": [{"key": taint, "effect": "NoSchedule"}]},
+            "status": {"addresses": [
+                {"type": "ExternalIP", "address": "1.2.3.4"}, {"type": "Hostname", "address": "n1"},
+                {"type": "InternalIP", "address": "192.168.0.1"},
+            ]},
+        });
+        node(&serde_json::from_value(object).unwrap())
     };
-    assert_eq!(
-        ips("0.0.0.0", &["10.0.0.1", "fd00::1", "10.0.0.2"]),
-        "10.0.0.1 fd00::1"
-    );
-    assert_eq!(ips("10.9.9.9", &["10.0.0.1", "fd00::1"]), "10.9.9.9 fd00::1");
-    assert_eq!(ips("fd00::9", &["10.0.0.1"]), "10.0.0.1 fd00::9");
-    assert_eq!(ips("::", &[]), "127.0.0.1 ::1");
+    let facts = node_of("a", "other", None);
+    assert_eq!(facts.zone, Some("a".into()));
+    assert_eq!(format!("{:?}", facts.addresses), "[192.168.0.1, 1.2.3.4]");
+    assert_eq!(facts.pod_cidrs, ["10.0.1.0/24"]);
+    assert!(facts.eligible);
+    assert!(!node_of("a", "ToBeDeletedByClusterAutoscaler", None).eligible);
+    let going = node_of("", "other", Some("2024-01-01T00:00:00Z"));
+    assert_eq!((going.eligible, going.zone), (false, None));
 }

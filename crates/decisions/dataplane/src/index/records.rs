@@ -5,11 +5,10 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use pointsman_model::{
-    Few, Revision, Service, ServiceName, ServicePort, Slice, SliceEndpoint, SliceName, SlicePort,
+    Few, Moment, Revision, Service, ServiceName, ServicePort, Slice, SliceEndpoint, SliceName, SlicePort,
 };
 
 use crate::state::ServiceState;
-use crate::trigger::TriggerTime;
 
 /// Everything about one Service name.
 #[derive(Debug)]
@@ -130,7 +129,7 @@ impl<A: PartialEq> SliceRecord<A> {
         ports: Arc<[SlicePort]>,
         endpoints: Box<[SliceEndpoint<A>]>,
         revision: Option<Revision>,
-        trigger: Option<TriggerTime>,
+        trigger: Option<Moment>,
     ) -> Self {
         let revision = revision.map_or(0, |revision| revision.0);
         Self {
@@ -148,7 +147,7 @@ impl<A: PartialEq> SliceRecord<A> {
     }
 
     /// Whether the slice carried this trigger time.
-    pub fn carried(&self, trigger: TriggerTime) -> bool {
+    pub fn carried(&self, trigger: Moment) -> bool {
         self.trigger == trigger.0
     }
 

@@ -2,7 +2,9 @@
 
 use std::net::Ipv4Addr;
 
-use pointsman_model::{Conditions, Port, Protocol, ServicePort, SliceEndpoint, SlicePort, TrafficPolicy};
+use pointsman_model::{
+    Conditions, Moment, Port, Protocol, ServicePort, SliceEndpoint, SlicePort, TrafficPolicy,
+};
 use proptest::prelude::*;
 
 use super::*;
@@ -54,7 +56,7 @@ fn slice(text: &str, service: &str, ends: &[u8]) -> Slice<Ipv4Addr> {
 }
 
 fn index() -> Index<Ipv4Addr> {
-    let mut index = Index::new("n1".into(), ExternalIps::Honoured, TriggerTime(1_000));
+    let mut index = Index::new("n1".into(), ExternalIps::Honoured, Moment(1_000));
     let batch = index.checkout();
     assert_eq!(batch.scope, Scope::Full, "the first batch clears leftovers");
     let _ = index.commit(batch);
@@ -110,7 +112,7 @@ fn an_unchanged_object_is_no_change_and_an_unknown_slice_can_go() {
     let batch = index.checkout();
     let _ = index.commit(batch);
     index.fold_service(&name("a"), Some(service("a", 1)), rv(1));
-    index.fold_slice(slice("a-1", "a", &[1]), rv(2), Some(TriggerTime(5_000)));
+    index.fold_slice(slice("a-1", "a", &[1]), rv(2), Some(Moment(5_000)));
     index.remove_slice(&slice_name("nobody"), rv(2));
     assert!(!index.has_changes());
 }
@@ -136,9 +138,9 @@ fn the_watermark_waits_for_the_end_of_a_list_whose_objects_come_in_any_order() {
     index.fold_service(&name("a"), Some(service("a", 1)), rv(3));
     index.fold_slice(slice("a-1", "a", &[1]), rv(8), None);
     let batch = index.checkout();
-    let told = index.commit(batch).watermark;
+    let published = index.commit(batch).watermark;
     assert_eq!(
-        (told.services, told.slices),
+        (published.services, published.slices),
         (rv(3), None),
         "a-2 of version 5 may follow"
     );
@@ -192,10 +194,10 @@ fn only_a_new_zone_asks_for_a_full_batch() {
 fn nothing_is_lost_by_a_failure() {
     let mut index = index();
     index.fold_service(&name("a"), Some(service("a", 1)), rv(1));
-    index.fold_slice(slice("a-1", "a", &[1]), rv(2), Some(TriggerTime(5_000)));
+    index.fold_slice(slice("a-1", "a", &[1]), rv(2), Some(Moment(5_000)));
     let batch = index.checkout();
     // This arrives while the batch is on its way.
-    index.fold_slice(slice("a-1", "a", &[2]), rv(3), Some(TriggerTime(6_000)));
+    index.fold_slice(slice("a-1", "a", &[2]), rv(3), Some(Moment(6_000)));
     index.abort(batch, Recovery::FullResync);
     assert_eq!(index.watermark().slices, None, "nothing has been promised");
     let batch = index.checkout();
@@ -235,7 +237,7 @@ fn trigger_times_follow_their_slices() {
         let triggers = index.commit(batch).triggers;
         triggers.iter().map(|trigger| trigger.at.0).collect::<Vec<_>>()
     };
-    let at = |time| Some(TriggerTime(time));
+    let at = |time| Some(Moment(time));
     index.fold_slice(slice("s", "a", &[1]), rv(1), at(2_000));
     index.fold_slice(slice("s", "a", &[2]), rv(2), at(3_000));
     index.fold_slice(slice("t", "b", &[2]), rv(3), at(4_000));
@@ -262,14 +264,15 @@ fn trigger_times_follow_their_slices() {
 }
 
 #[test]
-fn a_list_drops_what_it_does_not_name() {
+fn what_is_deleted_leaves_nothing_behind() {
     let mut index = index();
     index.fold_service(&name("a"), Some(service("a", 1)), None);
     index.fold_service(&name("b"), Some(service("b", 2)), None);
     index.fold_slice(slice("a-1", "a", &[1]), None, None);
     let batch = index.checkout();
     let _ = index.commit(batch);
-    index.retain(&BTreeSet::from([name("b")]), &BTreeSet::new());
+    index.fold_service(&name("a"), None, None);
+    index.remove_slice(&slice_name("a-1"), None);
     let batch = index.checkout();
     assert_eq!(names(&batch), ["a"]);
     assert!(batch.changes[0].after.is_none());
@@ -372,7 +375,7 @@ proptest! {
             match step {
                 Step::Slice(number, of, ends, time) => {
                     let slice = slice(&format!("s{number}"), &format!("{of}"), &ends);
-                    index.fold_slice(slice, rv(revision), Some(TriggerTime(time)));
+                    index.fold_slice(slice, rv(revision), Some(Moment(time)));
                 }
                 Step::SliceGone(number) => index.remove_slice(&slice_name(&format!("s{number}")), rv(revision)),
                 Step::Service(number, there) => {

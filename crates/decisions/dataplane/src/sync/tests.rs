@@ -3,13 +3,12 @@
 use std::net::Ipv4Addr;
 
 use pointsman_model::{
-    Conditions, External, NodePort, Port, Protocol, Revision, Service, ServicePort, Slice, SliceEndpoint,
-    SliceName, SlicePort, TrafficPolicy,
+    Conditions, External, Moment, NodePort, Port, Protocol, Revision, Service, ServicePort, Slice,
+    SliceEndpoint, SliceName, SlicePort, TrafficPolicy,
 };
 
 use super::*;
 use crate::state::ExternalIps;
-use crate::trigger::TriggerTime;
 
 fn name() -> ServiceName {
     ServiceName::new("ns", "a").unwrap()
@@ -59,7 +58,7 @@ fn slice(ends: &[u8]) -> Slice<Ipv4Addr> {
 }
 
 fn synchroniser(now: Instant) -> Synchroniser<Ipv4Addr> {
-    let index = Index::new("n1".into(), ExternalIps::Honoured, TriggerTime(0));
+    let index = Index::new("n1".into(), ExternalIps::Honoured, Moment(0));
     let mut sync = Synchroniser::new(index, Intervals::default());
     sync.fold(now, |index| {
         index.fold_service(&name(), Some(service()), Some(Revision(1)))
@@ -110,7 +109,7 @@ fn check_failure(failing: u64, recovery: Recovery) {
     for round in 0..4u64 {
         let now = at(round * 100);
         sync.fold(now, |index| {
-            let trigger = TriggerTime(1_000 + round as i64);
+            let trigger = Moment(1_000 + round as i64);
             index.fold_slice(slice(&[round as u8]), Some(Revision(10 + round)), Some(trigger));
         });
         let batch = sync.begin(now).expect("a change is waiting");
@@ -145,7 +144,7 @@ fn check_failure(failing: u64, recovery: Recovery) {
     assert_eq!(
         times,
         [1_000, 1_001, 1_002, 1_003],
-        "no trigger time is lost or told twice"
+        "no trigger time is lost or reported twice"
     );
     assert_eq!(sync.index().watermark().slices, Some(Revision(13)));
     assert_eq!(sync.health_checks()[&name()].local_endpoints, 1);

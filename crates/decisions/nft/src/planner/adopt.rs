@@ -12,7 +12,7 @@ use pointsman_dataplane::ServiceState;
 use pointsman_model::{Address, ServiceName};
 use pointsman_netlink::nft::{Data, Element, Name, Op, Rule, Transaction};
 
-use super::{Counts, Planner, PortSlots, fresh};
+use super::{Counts, Planner, PortSlots, Step, fresh};
 use crate::inventory::{Inventory, Records};
 use crate::key;
 use crate::pool::Pool;
@@ -278,10 +278,10 @@ impl<A: Address> Planner<A> {
     fn count_in(&mut self, shape: &Shape<'_, A>, desired: &mut Desired<A>) {
         let base = Counts::default();
         if let Some(address) = shape.cluster_ip {
-            self.cluster_ips.step(&base, address, true);
+            self.cluster_ips.step(&base, address, Step::Add);
         }
         for address in &shape.hairpins {
-            self.hairpins.step(&base, *address, true);
+            self.hairpins.step(&base, *address, Step::Add);
         }
         for list in &shape.lists {
             if let Some(seconds) = list.affinity_seconds {

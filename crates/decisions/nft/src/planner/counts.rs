@@ -3,6 +3,22 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
+/// One user more or less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Add,
+    Remove,
+}
+
+impl Step {
+    pub fn from(self, count: u32) -> u32 {
+        match self {
+            Self::Add => count + 1,
+            Self::Remove => count.saturating_sub(1),
+        }
+    }
+}
+
 /// Counts by key. As part of an update it holds the new counts of the keys that changed.
 #[derive(Clone, Debug)]
 pub(super) struct Counts<K>(HashMap<K, u32>);
@@ -19,13 +35,9 @@ impl<K: Copy + Eq + Hash + Ord> Counts<K> {
     }
 
     /// Notes one user more or less, starting from `base` for keys not touched yet.
-    pub fn step(&mut self, base: &Self, key: K, added: bool) {
+    pub fn step(&mut self, base: &Self, key: K, by: Step) {
         let count = self.0.entry(key).or_insert_with(|| base.get(key));
-        *count = if added {
-            *count + 1
-        } else {
-            count.saturating_sub(1)
-        };
+        *count = by.from(*count);
     }
 
     /// The keys of this update with their counts before and after, in order.

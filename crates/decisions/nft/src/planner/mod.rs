@@ -19,7 +19,7 @@ use pointsman_model::{Address, ServiceName};
 use pointsman_netlink::nft::{Element, Op, Transaction};
 
 pub use self::adopt::Adoption;
-use self::counts::Counts;
+use self::counts::{Counts, Step};
 use crate::delta::Delta;
 use crate::key;
 use crate::pool::Pool;
@@ -173,12 +173,17 @@ impl<'a, A: Address> Plan<'a, A> {
     }
 
     fn diff(&mut self, before: Option<&Shape<'_, A>>, after: Option<&Shape<'_, A>>) {
-        for (shape, added) in [(before, false), (after, true)] {
-            let Some(shape) = shape else { continue };
+        if let Some(shape) = before {
             for (set, element) in &shape.members {
-                self.element(*set, element.clone(), added);
+                self.delta.remove(*set, element.clone());
             }
-            self.count(shape, added);
+            self.count(shape, Step::Remove);
+        }
+        if let Some(shape) = after {
+            for (set, element) in &shape.members {
+                self.delta.add(*set, element.clone());
+            }
+            self.count(shape, Step::Add);
         }
         let old = before.map_or(&[] as &[_], |shape| &shape.lists);
         let new = after.map_or(&[] as &[_], |shape| &shape.lists);
@@ -189,7 +194,7 @@ impl<'a, A: Address> Plan<'a, A> {
                 Some(other) => self.diff_lists(list, other),
                 None => list
                     .elements()
-                    .for_each(|(set, element)| self.element(set, element, false)),
+                    .for_each(|(set, element)| self.delta.remove(set, element)),
             }
         }
         for list in new
@@ -197,16 +202,16 @@ impl<'a, A: Address> Plan<'a, A> {
             .filter(|list| !old.iter().any(|other| same(list, other)))
         {
             list.elements()
-                .for_each(|(set, element)| self.element(set, element, true));
+                .for_each(|(set, element)| self.delta.add(set, element));
         }
     }
 
     fn diff_lists(&mut self, old: &ListOf<'_, A>, new: &ListOf<'_, A>) {
         for (set, element) in old.head() {
-            self.element(set, element, false);
+            self.delta.remove(set, element);
         }
         for (set, element) in new.head() {
-            self.element(set, element, true);
+            self.delta.add(set, element);
         }
         let same_kind = old.affinity_seconds.is_some() == new.affinity_seconds.is_some();
         for index in 0..old.slots.len().max(new.slots.len()) {
@@ -214,22 +219,14 @@ impl<'a, A: Address> Plan<'a, A> {
                 continue;
             }
             old.slot(index)
-                .for_each(|(set, element)| self.element(set, element, false));
+                .for_each(|(set, element)| self.delta.remove(set, element));
             new.slot(index)
-                .for_each(|(set, element)| self.element(set, element, true));
-        }
-    }
-
-    fn element(&mut self, set: SetId, element: Element, added: bool) {
-        if added {
-            self.delta.add(set, element);
-        } else {
-            self.delta.remove(set, element);
+                .for_each(|(set, element)| self.delta.add(set, element));
         }
     }
 
     /// Counts the elements that Services may share.
-    fn count(&mut self, shape: &Shape<'_, A>, added: bool) {
+    fn count(&mut self, shape: &Shape<'_, A>, by: Step) {
         let Update {
             cluster_ips,
             hairpins,
@@ -237,10 +234,10 @@ impl<'a, A: Address> Plan<'a, A> {
             ..
         } = &mut self.update;
         if let Some(address) = shape.cluster_ip {
-            cluster_ips.step(&self.planner.cluster_ips, address, added);
+            cluster_ips.step(&self.planner.cluster_ips, address, by);
         }
         for address in &shape.hairpins {
-            hairpins.step(&self.planner.hairpins, *address, added);
+            hairpins.step(&self.planner.hairpins, *address, by);
         }
         for list in &shape.lists {
             let Some(seconds) = list.affinity_seconds else {
@@ -249,7 +246,7 @@ impl<'a, A: Address> Plan<'a, A> {
             let known = self.planner.timeouts.get(&(list.pool, seconds)).copied();
             let uses = timeouts.entry((list.pool, seconds)).or_insert(known);
             let count = uses.unwrap_or(0);
-            *uses = Some(if added { count + 1 } else { count.saturating_sub(1) });
+            *uses = Some(by.from(count));
         }
     }
 

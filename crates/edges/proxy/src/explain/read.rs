@@ -3,11 +3,12 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use pointsman_api_client::{ApiError, Client, ConnectError, Resource, Scope, connect};
-use pointsman_dataplane::convert::{self, FamilySlice, SERVICE_NAME_LABEL};
+use pointsman_dataplane::convert::{self, FamilySlice};
 use pointsman_dataplane::state::ExternalIps;
-use pointsman_dataplane::{Host, Index, Settings, TriggerTime, wire};
+use pointsman_dataplane::{Host, Index, Settings};
 use pointsman_kernel::interfaces;
-use pointsman_model::{Interner, NodeName};
+use pointsman_model::{Interner, Moment, NodeName};
+use pointsman_objects::{Node, compact, names};
 
 use crate::config::{Config, NodeState};
 use crate::explain::{Explanation, KernelAnswer, Question, Subject, explain, subject};
@@ -49,14 +50,14 @@ pub struct Cluster {
 pub async fn read(config: &Config, question: &Question) -> Result<(Cluster, Vec<Subject>), ExplainError> {
     let client = connect::connect(&config.source, "pointsman-explain").await?;
     let mut cluster = Cluster::new(config, read_node(&client, &config.node).await?);
-    let services: Vec<wire::Service> = list(&client, Scope::all(Resource::SERVICES), "Services").await?;
+    let services: Vec<compact::Service> = list(&client, Scope::all(Resource::SERVICES), "Services").await?;
     services.iter().for_each(|service| cluster.fold_service(service));
     let subjects = cluster.subjects(question);
     for service in subjects.iter().map(|subject| &subject.service) {
         let mut scope = Scope::all(Resource::ENDPOINT_SLICES);
         scope.namespace = Some(service.namespace().to_owned());
-        let scope = scope.labels(&format!("{SERVICE_NAME_LABEL}={}", service.name()));
-        let slices: Vec<wire::EndpointSlice> = list(&client, scope, "EndpointSlices").await?;
+        let scope = scope.labels(&format!("{}={}", names::SERVICE_NAME_LABEL, service.name()));
+        let slices: Vec<compact::EndpointSlice> = list(&client, scope, "EndpointSlices").await?;
         slices.iter().for_each(|slice| cluster.fold_slice(slice));
     }
     Ok((cluster, subjects))
@@ -72,7 +73,7 @@ async fn list<T: serde::de::DeserializeOwned>(
 }
 
 /// The Node, or nothing if it does not exist.
-async fn read_node(client: &Client, name: &str) -> Result<Option<wire::Node>, ExplainError> {
+async fn read_node(client: &Client, name: &str) -> Result<Option<Node>, ExplainError> {
     match client.api(Resource::NODES, None).get(name).await {
         Ok(node) => Ok(Some(node)),
         Err(ApiError::NotFound(_)) => Ok(None),
@@ -84,7 +85,7 @@ async fn read_node(client: &Client, name: &str) -> Result<Option<wire::Node>, Ex
 }
 
 impl Cluster {
-    pub(super) fn new(config: &Config, node: Option<wire::Node>) -> Self {
+    pub(super) fn new(config: &Config, node: Option<Node>) -> Self {
         let mut notes = Vec::new();
         if node.is_none() {
             notes.push(format!(
@@ -102,7 +103,7 @@ impl Cluster {
             interfaces: interfaces.clone(),
             ..NodeState::default()
         };
-        let started = TriggerTime(0);
+        let started = Moment(0);
         let name = NodeName::from(config.node.as_str());
         let mut v4 = Index::new(name.clone(), ExternalIps::Honoured, started);
         let mut v6 = Index::new(name, ExternalIps::Honoured, started);
@@ -130,7 +131,7 @@ impl Cluster {
         }
     }
 
-    pub(super) fn fold_service(&mut self, object: &wire::Service) {
+    pub(super) fn fold_service(&mut self, object: &compact::Service) {
         match convert::service(object, &mut self.names) {
             Ok(converted) => {
                 self.v4.fold_service(&converted.name, converted.v4, None);
@@ -142,7 +143,7 @@ impl Cluster {
         }
     }
 
-    pub(super) fn fold_slice(&mut self, object: &wire::EndpointSlice) {
+    pub(super) fn fold_slice(&mut self, object: &compact::EndpointSlice) {
         match convert::slice(object, &mut self.names) {
             Ok(converted) => {
                 match converted.slice {

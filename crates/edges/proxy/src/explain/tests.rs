@@ -1,7 +1,7 @@
 //! What is said about clusters in a few lines.
 
-use pointsman_dataplane::wire;
 use pointsman_model::Protocol;
+use pointsman_objects::{Node, compact};
 use serde_json::json;
 
 use super::*;
@@ -13,14 +13,14 @@ fn cluster(mode: Mode) -> (Config, Cluster) {
         local: LocalMode::ClusterCidr(vec!["10.0.0.0/16".into()]),
         ..config()
     };
-    let node: wire::Node = serde_json::from_value(json!({
+    let node: Node = serde_json::from_value(json!({
         "metadata": {"name": "n1", "labels": {"topology.kubernetes.io/zone": "a"}},
         "status": {"addresses": [{"type": "InternalIP", "address": "192.168.0.2"}]},
     }))
     .unwrap();
     let mut cluster = Cluster::new(&config, Some(node));
     let service = |name: &str, spec: serde_json::Value| {
-        serde_json::from_value::<wire::Service>(json!({
+        serde_json::from_value::<compact::Service>(json!({
             "metadata": {"namespace": "default", "name": name}, "spec": spec
         }))
         .unwrap()
@@ -35,7 +35,7 @@ fn cluster(mode: Mode) -> (Config, Cluster) {
         json!({"clusterIP": "10.96.0.8", "externalIPs": ["10.96.0.7"],
             "ports": [{"name": "http", "port": 80}]}),
     ));
-    let slice: wire::EndpointSlice = serde_json::from_value(json!({
+    let slice: compact::EndpointSlice = serde_json::from_value(json!({
         "metadata": {"namespace": "default", "name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
         "addressType": "IPv4",
         "ports": [{"name": "http", "port": 8080}],
@@ -46,6 +46,18 @@ fn cluster(mode: Mode) -> (Config, Cluster) {
             {"addresses": ["10.0.2.7"], "nodeName": "n2",
                 "conditions": {"ready": false, "serving": true, "terminating": true}},
         ],
+    }))
+    .unwrap();
+    cluster.fold_slice(&slice);
+    cluster.fold_service(&service(
+        "leaving",
+        json!({"clusterIP": "10.96.0.9", "ports": [{"name": "http", "port": 80}]}),
+    ));
+    let slice: compact::EndpointSlice = serde_json::from_value(json!({
+        "metadata": {"namespace": "default", "name": "leaving-1", "labels": {"kubernetes.io/service-name": "leaving"}},
+        "addressType": "IPv4",
+        "ports": [{"name": "http", "port": 8080}],
+        "endpoints": [{"addresses": ["10.0.1.9"], "conditions": {"ready": false, "terminating": true}}],
     }))
     .unwrap();
     cluster.fold_slice(&slice);
@@ -88,6 +100,21 @@ fn every_endpoint_is_named_with_the_reason_why_it_is_used_or_not() {
         ]
     );
     assert_eq!(answer.zone.as_deref(), Some("a"));
+}
+
+#[test]
+fn an_unready_endpoint_that_leaves_and_does_not_say_whether_it_serves_gets_no_traffic() {
+    for mode in [Mode::Iptables, Mode::Nftables] {
+        let answer = ask(mode, "default/leaving");
+        let port = &answer.ports[0];
+        assert_eq!(port.endpoints[0].address, "10.0.1.9:8080");
+        assert!(port.endpoints[0].cluster.starts_with("not used"), "{port:?}");
+        let clients = &port.ways[0].clients;
+        assert!(
+            clients.iter().all(|client| client.fate == "rejected"),
+            "{clients:?}"
+        );
+    }
 }
 
 #[test]

@@ -9,9 +9,9 @@ use pointsman_dataplane::schedule::Intervals;
 use pointsman_dataplane::sync::Resource;
 use pointsman_dataplane::{
     Batch, Compared, Effort, Index, Look, Outcome, ProgramError, Programmer, Recovery, Scope, Settings,
-    Synchroniser, TriggerTime, convert,
+    Synchroniser, convert,
 };
-use pointsman_model::{Interner, Revision, SliceName};
+use pointsman_model::{Interner, Moment, Revision, SliceName};
 use pointsman_testkit::cluster::{Cluster, Family, service_name};
 
 use crate::iptables_backend::IptablesBackend;
@@ -172,7 +172,7 @@ impl<K: Kernel> Life<'_, K> {
         self.check();
         assert_eq!(
             self.observed, self.triggered,
-            "each change is told once, in order"
+            "each change is reported once, in order"
         );
         while let Err(error) = self.backend.clean_up() {
             self.failed(&error.to_string());
@@ -205,7 +205,7 @@ impl<K: Kernel> Life<'_, K> {
                 let trigger = i64::try_from(self.revision).expect("a small number");
                 self.triggered.push(trigger);
                 self.sync.fold(self.now, |index| {
-                    index.fold_slice(slice, revision, Some(TriggerTime(trigger)));
+                    index.fold_slice(slice, revision, Some(Moment(trigger)));
                 });
             }
             known.insert(key, text);
