@@ -29,7 +29,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 /// Something that happened.
 pub(crate) enum Input {
     /// A pod of this node changed.
-    Pod(Event<Verbatim<PodManifest>>),
+    Pod(Box<Event<Verbatim<PodManifest>>>),
     /// An action was carried out.
     Fact { uid: Arc<str>, fact: Fact },
     /// A container's log is here.
@@ -187,10 +187,12 @@ impl Agent {
 
     fn take(&mut self, input: Input) {
         match input {
-            Input::Pod(Event::Applied { key, object, .. }) => self.applied(&key, object),
-            Input::Pod(Event::Deleted { key, .. }) => self.vanished(&key),
-            Input::Pod(Event::Synced(_)) => self.remove_orphans(),
-            Input::Pod(Event::Init) => {}
+            Input::Pod(event) => match *event {
+                Event::Applied { key, object, .. } => self.applied(&key, object),
+                Event::Deleted { key, .. } => self.vanished(&key),
+                Event::Synced(_) => self.remove_orphans(),
+                Event::Init => {}
+            },
             Input::Fact { uid, fact } => self.fact(&uid, fact),
             Input::Log {
                 uid,

@@ -59,7 +59,7 @@ impl Operations {
                     "How long requests to the runtime took, by operation.",
                 )
                 .unit(Unit::Seconds)
-                .buckets(&DEFAULT_BUCKETS),
+                .buckets(DEFAULT_BUCKETS),
             ),
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::host::Host;
 use jiff::Timestamp;
-use pointsman_model::{Moment, duration};
+use pointsman_model::Moment;
 use pointsman_objects::{ConditionStatus, Node};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -279,23 +279,6 @@ impl Reports {
     }
 }
 
-/// How often this node looks, by the settings that all nodes share.
-///
-/// `nodeStatusUpdateFrequency.<pool>` counts for nodes of that pool, `nodeStatusUpdateFrequency` for all.
-pub fn frequency(data: &BTreeMap<String, String>, pool: Option<&str>) -> Result<Option<Duration>, String> {
-    const KEY: &str = "nodeStatusUpdateFrequency";
-    let own = pool.and_then(|pool| Some((format!("{KEY}.{pool}"), data.get(&format!("{KEY}.{pool}"))?)));
-    let Some((key, text)) = own.or_else(|| Some((KEY.to_owned(), data.get(KEY)?))) else {
-        return Ok(None);
-    };
-    match duration::parse(text.trim()) {
-        Some(period) if !period.is_zero() => Ok(Some(period)),
-        _ => Err(format!(
-            "{key} is {text:?}, which is no duration such as 10s or 1m"
-        )),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -390,24 +373,5 @@ mod tests {
         assert_eq!(Frequency::of(None, None), Frequency::DEFAULT);
         assert_eq!(Frequency::of(minute, None).report, SECOND * 60);
         assert_eq!(Frequency::of(minute, Some(SECOND)).report, SECOND);
-    }
-
-    #[test]
-    fn a_pools_own_frequency_wins() {
-        let data = |pairs: &[(&str, &str)]| {
-            let pairs = pairs.iter();
-            pairs
-                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-                .collect::<BTreeMap<_, _>>()
-        };
-        let both = data(&[
-            ("nodeStatusUpdateFrequency", "20s"),
-            ("nodeStatusUpdateFrequency.edge", "1m"),
-        ]);
-        assert_eq!(frequency(&both, Some("edge")), Ok(Some(SECOND * 60)));
-        assert_eq!(frequency(&both, Some("core")), Ok(Some(SECOND * 20)));
-        assert_eq!(frequency(&both, None), Ok(Some(SECOND * 20)));
-        assert_eq!(frequency(&data(&[]), None), Ok(None));
-        assert!(frequency(&data(&[("nodeStatusUpdateFrequency", "often")]), None).is_err());
     }
 }

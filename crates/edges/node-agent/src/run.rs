@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::heartbeat::Heart;
 use crate::metrics::Metrics;
 use crate::neighbours::{Neighbours, pod_ranges};
-use crate::node::{self, Frequency};
+use crate::node::Frequency;
 use crate::probing::{Commands, Probing, Runs};
 use crate::serve::{self, Access, Server};
 use crate::work::Tools;
@@ -16,6 +16,7 @@ use pointsman_objects::pod_manifest::{PodManifest, Verbatim};
 use pointsman_objects::{ConfigMap, Node};
 use pointsman_pod_lifecycle::Settings;
 use pointsman_probe_io::Prober;
+use pointsman_protocol::settings;
 use pointsman_runtime::{AddressRange, Runtime, RuntimeError};
 use pointsman_telemetry::Registry;
 use std::collections::BTreeMap;
@@ -26,9 +27,6 @@ use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-
-/// The ConfigMap with settings that can change while nodes run.
-const SETTINGS: (&str, &str) = ("kube-system", "pointsman-node");
 
 /// Why the agent could not start.
 #[derive(Debug, Error)]
@@ -127,7 +125,7 @@ fn watch_pods(
         Watcher::<Verbatim<PodManifest>>::new(client.clone(), Scope::all(Resource::PODS).fields(&mine));
     tasks.spawn(async move {
         loop {
-            let event = pods.next().await;
+            let event = Box::new(pods.next().await);
             if inputs.send(Input::Pod(event)).is_err() {
                 return;
             }
@@ -147,7 +145,7 @@ fn start_heartbeats(
     let trouble = config.pod_ranges.is_empty().then(|| waiting.to_owned());
     let (trouble, troubled) = watch::channel(trouble);
     let (frequency, often) = watch::channel(config.frequency);
-    let (pool, pooled) = watch::channel(None);
+    let (pool, pooled) = watch::channel(String::new());
     let heart = Heart {
         client: heart_client,
         identity: Arc::new(config.identity.clone()),
@@ -183,7 +181,7 @@ struct Places {
     routes: bool,
     runtime: Arc<dyn Runtime>,
     trouble: watch::Sender<Option<String>>,
-    pool: watch::Sender<Option<String>>,
+    pool: watch::Sender<String>,
 }
 
 impl Places {
@@ -210,8 +208,8 @@ impl Places {
 
     fn see_own(&self, node: &Node, ranges: &mut Vec<AddressRange>) {
         self.pool.send_if_modified(|pool| {
-            let now = Some(node.pool().to_owned()).filter(|pool| !pool.is_empty());
-            std::mem::replace(pool, now.clone()) != now
+            let now = node.pool();
+            std::mem::replace(pool, now.to_owned()) != now
         });
         let now = pod_ranges(node);
         if self.fixed || now.is_empty() || now == *ranges {
@@ -228,34 +226,32 @@ async fn follow_settings(
     client: Client,
     (flag, report): (Frequency, Option<Duration>),
     frequency: watch::Sender<Frequency>,
-    mut pool: watch::Receiver<Option<String>>,
+    mut pool: watch::Receiver<String>,
 ) {
-    let (namespace, name) = SETTINGS;
-    let mut scope = Scope::all(Resource::core("configmaps")).fields(&format!("metadata.name={name}"));
-    scope.namespace = Some(namespace.to_owned());
-    let (events, mut received) = mpsc::channel(16);
-    tokio::spawn(Watcher::<ConfigMap>::new(client.clone(), scope).forward(events, Some));
+    let mut scope =
+        Scope::all(Resource::core("configmaps")).fields(&format!("metadata.name={}", settings::NODE));
+    scope.namespace = Some(settings::NAMESPACE.to_owned());
+    let mut watcher = Watcher::<ConfigMap>::new(client.clone(), scope);
     let mut data = BTreeMap::new();
     loop {
         tokio::select! {
-            event = received.recv() => match event {
-                Some(Event::Applied { object, .. }) => data = object.data,
-                Some(Event::Deleted { .. }) => data.clear(),
-                Some(Event::Init | Event::Synced(_)) => continue,
-                None => return,
+            event = watcher.next() => match event {
+                Event::Applied { object, .. } => data = object.data,
+                Event::Deleted { .. } => data.clear(),
+                Event::Init | Event::Synced(_) => continue,
             },
             changed = pool.changed() => if changed.is_err() { return },
         }
         let pool = pool.borrow_and_update().clone();
-        let read = |data: &BTreeMap<String, String>| match node::frequency(data, pool.as_deref()) {
+        let read = |data: &settings::Data| match settings::REPORT_PERIOD.read_for(&pool, data) {
+            Ok(Some(update)) if update.is_zero() => {
+                tracing::warn!(config_map = settings::NODE, "ignoring a report period of zero");
+                flag
+            }
             Ok(Some(update)) => Frequency::of(Some(update), report),
             Ok(None) => flag,
-            Err(problem) => {
-                tracing::warn!(
-                    config_map = name,
-                    problem,
-                    "ignoring a setting that cannot be read"
-                );
+            Err(error) => {
+                tracing::warn!(config_map = settings::NODE, %error, "ignoring a setting that cannot be read");
                 flag
             }
         };
@@ -271,9 +267,9 @@ async fn follow_settings(
 }
 
 /// The settings as they are now; asks until somebody answers.
-async fn fresh_settings(client: &Client) -> BTreeMap<String, String> {
-    let (namespace, name) = SETTINGS;
-    let api = client.api(Resource::core("configmaps"), Some(namespace));
+async fn fresh_settings(client: &Client) -> settings::Data {
+    let name = settings::NODE;
+    let api = client.api(Resource::core("configmaps"), Some(settings::NAMESPACE));
     loop {
         match api.get::<ConfigMap>(name).await {
             Ok(map) => return map.data,
