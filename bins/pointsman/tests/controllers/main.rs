@@ -9,3 +9,4 @@ mod nodes;
 mod ranges;
 mod rollout;
 mod slices;
+mod watches;

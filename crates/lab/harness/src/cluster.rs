@@ -43,6 +43,11 @@ impl Cluster {
         self.server.kubeconfig()
     }
 
+    /// What the API server measures of itself.
+    pub async fn metrics(&self) -> String {
+        self.server.admin().await.get("/metrics").await.text
+    }
+
     /// Ends the API server as `kill -9` does.
     pub async fn kill_server(&mut self) {
         self.server.kill().await;
