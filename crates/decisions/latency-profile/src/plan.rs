@@ -79,7 +79,6 @@ pub enum Purpose {
 pub struct Step {
     /// What is changed.
     pub change: Change,
-    /// Why.
     pub purpose: Purpose,
     /// What is in force when it took effect everywhere.
     pub after: State,

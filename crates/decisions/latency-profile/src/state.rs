@@ -26,7 +26,6 @@ pub enum Owner {
     MachineConfigOperator,
     /// The grace period.
     KubeControllerManagerOperator,
-    /// Default tolerations.
     KubeAPIServerOperator,
 }
 
@@ -118,9 +117,7 @@ impl Pool {
 /// The least and the most of the values that may be in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span<T> {
-    /// The least.
     pub least: T,
-    /// The most.
     pub most: T,
 }
 

@@ -65,7 +65,6 @@ impl UnknownReason {
 pub enum LiveLease {
     /// A lease with this resource version.
     Revision(u64),
-    /// None.
     Missing,
     /// It could not be read.
     Failed,

@@ -27,9 +27,7 @@ const BY_CONDITION: [&str; 7] = [
 /// Taints to add to and to remove from a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaintChange {
-    /// To add.
     pub add: Vec<Taint>,
-    /// To remove.
     pub remove: Vec<Taint>,
 }
 
@@ -122,7 +120,6 @@ pub fn has_no_execute(node: &Node, key: &str) -> bool {
 /// How long a pod may stay on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stay {
-    /// For ever.
     Forever,
     /// For this long after the taint came; zero means it has to go now.
     For(Duration),

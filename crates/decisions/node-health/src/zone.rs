@@ -31,9 +31,7 @@ impl ZoneState {
 /// How many nodes of a zone are ready and how many are not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Census {
-    /// Ready nodes.
     pub ready: usize,
-    /// All others.
     pub not_ready: usize,
 }
 

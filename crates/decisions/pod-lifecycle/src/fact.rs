@@ -41,7 +41,6 @@ pub enum Fact {
 /// What became known about one run of a container.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ContainerFact {
-    /// It runs.
     Started { at: Timestamp },
     /// It cannot be started as things are; the attempt does not count.
     Refused { reason: String, message: String },

@@ -54,7 +54,6 @@ pub struct Now {
 /// failure, and hand the job back to [`Controller::finish`].
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// The Service.
     pub key: ServiceKey,
     /// What to write. May be empty; the job has to be finished all the same.
     pub plan: SlicePlan,

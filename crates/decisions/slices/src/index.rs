@@ -18,7 +18,6 @@ use pointsman_objects::{EndpointSlice, Interner, Node, Pod, Service};
 /// A Service whose endpoints a pod changed, and when.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Touched {
-    /// The Service.
     pub key: ServiceKey,
     /// When the change happened.
     pub at: Moment,
@@ -238,7 +237,6 @@ impl Index {
         }
     }
 
-    /// A Service.
     pub fn service(&self, key: &ServiceKey) -> Option<&Arc<Service>> {
         Some(
             &self

@@ -37,13 +37,11 @@ impl Default for Settings {
 /// Everything that decides the slices of one Service.
 #[derive(Clone, Debug)]
 pub struct Inputs<'a> {
-    /// The Service.
     pub service: &'a Service,
     /// The pods it selects, in any order: the plan does not depend on it.
     pub pods: Vec<&'a Pod>,
     /// Slices of its namespace that name it; those of other controllers are left alone.
     pub slices: Vec<&'a EndpointSlice>,
-    /// All nodes.
     pub nodes: &'a Nodes,
     /// CPU per zone, for topology-aware hints.
     pub zones: &'a ZoneCapacity,
@@ -55,9 +53,7 @@ pub struct Inputs<'a> {
 /// then never missing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SlicePlan {
-    /// New slices.
     pub create: Vec<SliceCreate>,
-    /// Changed slices.
     pub update: Vec<SliceUpdate>,
     /// Slices that have no use any more.
     pub delete: Vec<SliceDelete>,
@@ -72,7 +68,6 @@ pub struct SlicePlan {
 /// What a plan amounts to in one family.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FamilyFacts {
-    /// The family.
     pub family: AddressType,
     /// Endpoints added, by condition label.
     pub added: BTreeMap<&'static str, usize>,

@@ -16,13 +16,10 @@ pub struct SliceCreate {
     pub service: ServiceKey,
     /// The Service's uid.
     pub service_uid: Text,
-    /// Labels.
     pub labels: Labels,
     /// Kind of addresses.
     pub address_type: AddressType,
-    /// Ports.
     pub ports: Box<[EndpointPort]>,
-    /// Endpoints.
     pub endpoints: Vec<Endpoint>,
     /// What the write changes, for metrics and trigger times.
     pub changes: Vec<EndpointChange>,
@@ -31,11 +28,8 @@ pub struct SliceCreate {
 /// A slice to change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SliceUpdate {
-    /// Namespace.
     pub namespace: Text,
-    /// Name.
     pub name: Text,
-    /// Unique id.
     pub uid: Text,
     /// The version that was planned from; the write must fail if it is not the latest.
     pub resource_version: Box<str>,
@@ -56,9 +50,7 @@ pub struct SliceUpdate {
 /// A slice to delete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SliceDelete {
-    /// Namespace.
     pub namespace: Text,
-    /// Name.
     pub name: Text,
     /// Unique id, to be sent as a precondition.
     pub uid: Text,

@@ -37,13 +37,10 @@ impl Reason {
 /// A pod to remove at once, without grace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Leftover {
-    /// Namespace.
     pub namespace: String,
-    /// Name.
     pub name: String,
     /// Unique id, to be sent as a precondition.
     pub uid: String,
-    /// Why.
     pub reason: Reason,
     /// The phase has to be set to Failed first: there is no agent left that would.
     pub mark_failed: bool,

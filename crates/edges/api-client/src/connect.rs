@@ -27,9 +27,7 @@ pub enum ConnectError {
     /// The kubeconfig file cannot be used.
     #[error("reading kubeconfig {}", path.display())]
     Kubeconfig {
-        /// The file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: Box<kube::config::KubeconfigError>,
     },

@@ -21,7 +21,6 @@ pub enum Role {
         /// The present leader, if known.
         leader: Option<String>,
     },
-    /// We lead.
     Leading {
         /// When the former leader was last alive, if there was one.
         former: Option<Timestamp>,

@@ -14,7 +14,6 @@ pub struct Status {
     pub reason: String,
     /// A sentence why.
     pub message: String,
-    /// Machine-readable details.
     pub details: Option<StatusDetails>,
 }
 
@@ -22,7 +21,6 @@ pub struct Status {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StatusDetails {
-    /// Single causes.
     pub causes: Option<Vec<StatusCause>>,
     /// How long to wait before the next attempt.
     pub retry_after_seconds: Option<u64>,
@@ -102,7 +100,6 @@ impl ApiError {
         }
     }
 
-    /// What helps.
     pub fn recovery(&self) -> Recovery {
         match self {
             Self::Conflict(_) | Self::AlreadyExists(_) | Self::NotFound(_) | Self::Expired(_) => {

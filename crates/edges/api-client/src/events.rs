@@ -34,13 +34,9 @@ const YIELD: Duration = Duration::from_millis(25);
 pub struct Subject {
     /// Group and version.
     pub api_version: String,
-    /// Kind.
     pub kind: String,
-    /// Namespace.
     pub namespace: String,
-    /// Name.
     pub name: String,
-    /// Unique id.
     pub uid: String,
 }
 
@@ -60,9 +56,7 @@ pub struct News {
     pub subject: Subject,
     /// Good or bad.
     pub severity: Severity,
-    /// One word.
     pub reason: String,
-    /// A sentence.
     pub message: String,
 }
 

@@ -73,9 +73,7 @@ pub struct LeaseSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Lease {
-    /// Metadata.
     pub metadata: LeaseMetadata,
-    /// Spec.
     #[serde(deserialize_with = "nullable")]
     pub spec: LeaseSpec,
 }

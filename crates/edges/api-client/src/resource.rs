@@ -24,35 +24,26 @@ const SEGMENT: &AsciiSet = &CONTROLS
 pub struct Resource {
     /// API group, empty for the core group.
     pub group: &'static str,
-    /// Version.
     pub version: &'static str,
     /// Plural in lower case.
     pub plural: &'static str,
 }
 
 impl Resource {
-    /// Pods.
     pub const PODS: Self = Self::core("pods");
-    /// Services.
     pub const SERVICES: Self = Self::core("services");
-    /// Nodes.
     pub const NODES: Self = Self::core("nodes");
     /// Endpoints, the classic kind.
     pub const ENDPOINTS: Self = Self::core("endpoints");
     /// Events of the core group.
     pub const EVENTS: Self = Self::core("events");
-    /// EndpointSlices.
     pub const ENDPOINT_SLICES: Self = Self::new("discovery.k8s.io", "v1", "endpointslices");
-    /// Leases.
     pub const LEASES: Self = Self::new("coordination.k8s.io", "v1", "leases");
     /// The ranges that cluster addresses are taken from.
     pub const SERVICE_CIDRS: Self = Self::new("networking.k8s.io", "v1", "servicecidrs");
-    /// ReplicaSets.
     pub const REPLICA_SETS: Self = Self::new("apps", "v1", "replicasets");
-    /// Deployments.
     pub const DEPLOYMENTS: Self = Self::new("apps", "v1", "deployments");
 
-    /// DaemonSets.
     pub const DAEMON_SETS: Self = Self::new("apps", "v1", "daemonsets");
 
     /// A collection of a named group.

@@ -12,9 +12,7 @@ use std::net::SocketAddr;
 /// Settings of a process that runs loops.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Which server.
     pub source: Source,
-    /// Which loops.
     pub loops: Loops,
     /// Contend for leadership; without it the loops run at once.
     pub leadership: Option<Leadership>,

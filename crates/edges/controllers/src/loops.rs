@@ -79,7 +79,6 @@ impl Loop {
 pub struct Loops(BTreeSet<Loop>);
 
 impl Loops {
-    /// Every loop.
     pub fn all() -> Self {
         Self(Loop::ALL.into())
     }

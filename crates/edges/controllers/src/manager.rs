@@ -33,9 +33,7 @@ pub enum RunError {
     /// Health and metrics cannot be served.
     #[error("listening for metrics on {address}")]
     Listen {
-        /// Where.
         address: SocketAddr,
-        /// Why.
         #[source]
         source: io::Error,
     },

@@ -40,7 +40,6 @@ pub fn endpoint(node: &Value) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, port))
 }
 
-/// Asks agents.
 #[derive(Clone, Debug)]
 pub struct NodeClient {
     pki: PathBuf,

@@ -17,9 +17,7 @@ pub enum ConditionType {
 /// Whether it is so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Status {
-    /// Yes.
     True,
-    /// No.
     False,
     /// Cannot be said.
     Unknown,
@@ -36,7 +34,6 @@ impl From<bool> for Status {
 pub struct Condition {
     /// Who says it.
     pub owner: Owner,
-    /// About what.
     pub kind: ConditionType,
     /// Whether it is so.
     pub status: Status,
@@ -51,7 +48,6 @@ pub struct Condition {
 pub struct Stored {
     /// Who says it.
     pub owner: String,
-    /// About what.
     pub kind: String,
     /// Whether it is so.
     pub status: String,

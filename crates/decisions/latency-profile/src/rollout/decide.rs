@@ -81,7 +81,6 @@ pub enum Act {
     Record(Ledger),
     /// Write the own component with this epoch, if it is still as it was read.
     Write {
-        /// The claim's.
         epoch: u64,
         /// What to set; nothing writes the epoch alone.
         change: Option<Change>,
@@ -93,9 +92,7 @@ pub enum Act {
 pub struct Notice {
     /// Whether somebody should look.
     pub warning: bool,
-    /// One word.
     pub reason: &'static str,
-    /// A sentence.
     pub message: String,
 }
 

@@ -6,7 +6,6 @@ use jiff::Timestamp;
 /// The one object that all owners write, each time on the condition that nobody else did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ledger {
-    /// Counts claims.
     pub epoch: u64,
     /// Who may write its component now.
     pub claim: Option<Claim>,
@@ -19,7 +18,6 @@ pub struct Ledger {
 /// The right to write one component once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Claim {
-    /// Whose component.
     pub owner: Owner,
     /// Which of its instances.
     pub holder: String,
@@ -44,11 +42,8 @@ pub struct Failure {
     pub generation: i64,
     /// The profile that could not be rolled out.
     pub profile: String,
-    /// One word.
     pub reason: String,
-    /// A sentence.
     pub message: String,
-    /// When.
     pub at: Timestamp,
 }
 
@@ -57,7 +52,6 @@ pub struct Failure {
 pub struct Settled {
     /// Generation of the wanted profile.
     pub generation: i64,
-    /// Its name.
     pub profile: String,
 }
 

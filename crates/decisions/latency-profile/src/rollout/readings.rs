@@ -22,7 +22,6 @@ pub struct Readings {
 pub struct NodesReading {
     /// Written, by pool; a pool without an entry uses the default pool's.
     pub configured: BTreeMap<Pool, ReportPeriod>,
-    /// Every node.
     pub nodes: BTreeMap<String, NodeReading>,
     /// Epoch of the last claim that wrote it.
     pub epoch: Option<u64>,
@@ -30,7 +29,6 @@ pub struct NodesReading {
     pub problem: Option<Problem>,
 }
 
-/// One node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeReading {
     /// The pool it belongs to.
@@ -44,7 +42,6 @@ pub struct NodeReading {
 /// A component with a single value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Single<T> {
-    /// Written.
     pub configured: Option<T>,
     /// What the component announces to use, if it knows the setting.
     pub announced: Option<T>,
@@ -90,7 +87,6 @@ impl Problem {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{component} does not announce {setting}: {who}", component = .component.name(), setting = .component.setting())]
 pub struct Unaware {
-    /// Which.
     pub component: Component,
     /// Which instances, and what can be done.
     pub who: String,

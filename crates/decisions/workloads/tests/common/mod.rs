@@ -26,7 +26,6 @@ pub fn deployment(replicas: i32, surge: Value, unavailable: Value) -> Deployment
     .expect("a deployment")
 }
 
-/// Sets annotations.
 pub fn extend(annotations: &mut Annotations<All>, more: impl IntoIterator<Item = (String, String)>) {
     let known: Vec<(String, String)> = annotations
         .iter()

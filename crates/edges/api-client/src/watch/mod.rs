@@ -52,7 +52,6 @@ pub enum Event<T> {
     Applied {
         /// Its namespace and name.
         key: ObjectKey,
-        /// The object.
         object: T,
         /// Its resource version.
         resource_version: Box<str>,

@@ -8,7 +8,6 @@ const PAGE: usize = 500;
 /// Which objects are watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scope {
-    /// The collection.
     pub resource: Resource,
     /// One namespace, or all.
     pub namespace: Option<String>,

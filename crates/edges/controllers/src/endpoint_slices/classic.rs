@@ -77,7 +77,6 @@ impl Classic {
         keys.iter().for_each(|key| self.queue.add(key, now.tick));
     }
 
-    /// Services changed.
     pub fn touched(&mut self, index: &Index, touched: Vec<Touched>, now: Now) {
         for Touched { key, at } in touched {
             self.report_later(&key, at);

@@ -36,7 +36,6 @@ struct Share {
 }
 
 impl Metrics {
-    /// Registers them.
     pub fn new(registry: &Registry) -> Self {
         let per_sync = || exponential_buckets(2.0, 2.0, 15);
         let define = Definition::new;

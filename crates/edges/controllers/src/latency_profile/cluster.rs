@@ -47,7 +47,6 @@ impl Cluster {
         }
     }
 
-    /// Only reads.
     pub fn reader(client: Client) -> Self {
         Self {
             client,

@@ -45,9 +45,7 @@ pub enum DirectoryError {
     /// A file or directory cannot be used.
     #[error("{}", path.display())]
     Io {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },

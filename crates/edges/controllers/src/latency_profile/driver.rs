@@ -91,6 +91,5 @@ pub trait Desk: Send + Sync {
     fn spec(&self) -> Doing<'_, (Option<Spec>, Posted)>;
     /// Reports conditions; does nothing if they are told already.
     fn post<'a>(&'a self, posted: &'a Posted, conditions: &'a [Condition]) -> Doing<'a, Option<Vec<Stored>>>;
-    /// Tells people.
     fn tell(&self, posted: &Posted, notice: &Notice);
 }

@@ -25,7 +25,6 @@ pub const POOL_PROFILE: &str = "pointsman.io/worker-latency-profile.";
 /// Counts attempts at the same wish, as an annotation of it.
 pub const ATTEMPT: &str = "pointsman.io/worker-latency-profile-attempt";
 
-/// The wish.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ConfigNode {

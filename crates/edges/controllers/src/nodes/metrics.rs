@@ -25,7 +25,6 @@ pub(super) struct RangeMetrics {
 }
 
 impl Metrics {
-    /// Registers them.
     pub fn new(registry: &Registry) -> Self {
         Self {
             ranges: RangeMetrics::new(registry),

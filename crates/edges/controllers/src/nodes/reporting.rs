@@ -15,7 +15,6 @@ use std::time::Duration;
 /// Wait after a report that failed, and between a report and the next look at its effect.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// ConfigMaps.
 pub(super) const CONFIG_MAPS: Resource = Resource::core("configmaps");
 
 /// The state of run-time settings.

@@ -188,7 +188,6 @@ struct Seen {
 /// What a sight of the ConfigMap changed.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Sight {
-    /// Nothing.
     Same,
     /// These settings come into force.
     Changed(Settings),

@@ -46,7 +46,6 @@ impl Awaited {
         self.left.insert(uid.to_owned(), HashSet::new());
     }
 
-    /// They were.
     pub fn end(&mut self, uid: &str, written: &Written, now: Now) {
         let left = self.left.remove(uid).unwrap_or_default();
         for pod in written.created.iter().filter(|pod| !left.contains(*pod)) {

@@ -63,7 +63,6 @@ impl Names {
         }
     }
 
-    /// All names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         let places = self.table.iter().filter(|start| **start < REMOVED);
         places.map(|start| self.at(*start))
