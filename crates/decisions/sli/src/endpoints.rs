@@ -14,7 +14,7 @@ use pointsman_model::Moment;
 /// Endpoints that are gone are remembered for this long, and so many of them.
 const MEMORY: (Duration, usize) = (Duration::from_secs(600), 100_000);
 
-/// An endpoint as a slice tells it.
+/// An endpoint of a slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointFacts {
     /// The pod, as namespace/name.

@@ -6,7 +6,7 @@
 //!   programmers' counters; [`slo`] judges cluster-days;
 //! - [`fold`] folds the watermarks of all programmers: on how many is each change, who is behind;
 //! - [`endpoints`] and [`gate`] decide when a pod under deletion may be stopped;
-//! - [`skew`] tells how far clocks are apart.
+//! - [`skew`] measures how far clocks are apart.
 
 pub mod endpoints;
 pub mod fold;

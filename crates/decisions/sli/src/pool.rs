@@ -1,6 +1,6 @@
 //! What is a percentile of samples that are known only by their buckets?
 //!
-//! A histogram tells of each sample an interval that it lies in: one millisecond for Pointsman's own
+//! A histogram knows of each sample an interval that it lies in: one millisecond for Pointsman's own
 //! proxies, a quarter of a second and more for kube-proxy. A [`Pool`] keeps these intervals as they are,
 //! so that pooling loses nothing: a percentile comes as an interval too, and the true value lies in it.
 

@@ -13,7 +13,7 @@ use pointsman_model::Moment;
 pub struct Reading {
     /// When it was read.
     pub at: Moment,
-    /// When the programmer started, if it tells.
+    /// When the programmer started, if it says so.
     pub started: Option<Moment>,
     /// All samples that it has counted since.
     pub counted: Pool,
@@ -29,11 +29,11 @@ pub struct Addition {
     pub restarted: bool,
 }
 
-/// Starts are told in hundredths of a second, and clocks are adjusted.
+/// Starts are reported in hundredths of a second, and clocks are adjusted.
 const SAME_START: Duration = Duration::from_secs(2);
 
 /// What `reading` adds to `before`. Without a former reading, only what was counted since `known_since`
-/// is new, which can be told only of programmers that started later.
+/// is new, which is known only of programmers that started later.
 pub fn addition(before: Option<&Reading>, reading: &Reading, known_since: Moment) -> Addition {
     let Some(before) = before else {
         let started = reading.started.filter(|started| *started >= known_since);

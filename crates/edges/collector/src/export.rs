@@ -37,7 +37,7 @@ pub(crate) fn perf_dash(measure: &Measure, now: Moment) -> String {
 }
 
 /// Rules for Prometheus: the SLI from kube-proxy's own histogram, for clusters without a collector, and
-/// alerts on what the collector tells.
+/// alerts on what the collector reports.
 pub fn recording_rules() -> String {
     let mut out = String::from(
         "# Made from the definitions of the metrics; see crates/edges/collector/src/export.rs.\ngroups:\n\

@@ -244,7 +244,7 @@ impl Metrics {
         self.gates.wait.with(&[outcome]).observe(past.opened.waited);
     }
 
-    /// A line was folded so long after the commit it tells of.
+    /// A line was folded so long after its commit.
     pub fn folded(&self, delay: Duration) {
         self.streams.fold_delay.observe(delay);
     }

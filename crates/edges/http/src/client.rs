@@ -3,8 +3,10 @@
 //! One connection per question. The reader of the answer drives the connection itself, so that a stream
 //! costs no task of its own: the collector follows thousands of them.
 
+use std::error::Error;
 use std::fmt;
 use std::future::poll_fn;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -51,6 +53,23 @@ pub enum ClientError {
     TooLong(String, usize),
     #[error("{0} answers with status {1}")]
     Status(String, StatusCode),
+}
+
+impl ClientError {
+    /// What kind of failure of the network it is; an answer that was cut off or is none is `InvalidData`.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Unreachable(_, error) => error.kind(),
+            Self::TimedOut(..) => ErrorKind::TimedOut,
+            Self::BadAnswer(_, error) => {
+                let cause = error
+                    .source()
+                    .and_then(|cause| cause.downcast_ref::<std::io::Error>());
+                cause.map_or(ErrorKind::InvalidData, std::io::Error::kind)
+            }
+            Self::BadRequest(..) | Self::TooLong(..) | Self::Status(..) => ErrorKind::Other,
+        }
+    }
 }
 
 /// Host, port and the beginning of every path.
@@ -100,10 +119,18 @@ impl Target {
     /// A server that speaks TLS.
     pub fn secure(address: SocketAddr, tls: Arc<ClientConfig>) -> Self {
         Self {
+            tls: Some(tls),
+            ..Self::at(address)
+        }
+    }
+
+    /// A server that speaks plain HTTP.
+    pub fn at(address: SocketAddr) -> Self {
+        Self {
             host: address.ip().to_string(),
             port: address.port(),
             prefix: String::new(),
-            tls: Some(tls),
+            tls: None,
             read_buffer: None,
         }
     }
@@ -133,6 +160,21 @@ impl Target {
                 StatusCode::OK => answer.whole(most).await,
                 status => Err(ClientError::Status(self.authority(), status)),
             }
+        };
+        self.bounded(within, whole).await
+    }
+
+    /// The same for an answer of any status.
+    pub async fn ask_whole(
+        &self,
+        path: &str,
+        headers: &[(String, String)],
+        most: usize,
+        within: Duration,
+    ) -> Result<(StatusCode, Bytes), ClientError> {
+        let whole = async {
+            let answer = self.ask(path, headers).await?;
+            Ok((answer.status, answer.whole(most).await?))
         };
         self.bounded(within, whole).await
     }
@@ -168,7 +210,7 @@ impl Target {
             .map_err(|error| ClientError::BadRequest(authority.clone(), error))?;
         let stream = timeout(CONNECT, self.connect())
             .await
-            .unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))
+            .unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
             .map_err(|error| ClientError::Unreachable(authority.clone(), error))?;
         let failed = |error| ClientError::BadAnswer(authority.clone(), error);
         let mut builder = http1::Builder::new();
@@ -211,11 +253,7 @@ pub async fn get(
     within: Duration,
 ) -> Result<(StatusCode, Bytes), GetError> {
     let target = Target::try_from(uri)?;
-    let whole = async {
-        let answer = target.ask("", headers).await?;
-        Ok((answer.status, answer.whole(most).await?))
-    };
-    Ok(target.bounded(within, whole).await?)
+    Ok(target.ask_whole("", headers, most, within).await?)
 }
 
 /// Why a URL could not be got.
@@ -395,7 +433,8 @@ mod tests {
             Err(ClientError::TooLong(_, 9))
         ));
         let target = answering(&["HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n123"]).await;
-        assert!(target.get("/", 9, SOON).await.is_err(), "it was cut off");
+        let cut_off = target.get("/", 9, SOON).await.unwrap_err();
+        assert_eq!(cut_off.kind(), ErrorKind::InvalidData, "{cut_off}");
     }
 
     #[tokio::test]
@@ -404,5 +443,8 @@ mod tests {
         let target = Target::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
         let silent = target.get("/", 9, Duration::from_millis(20)).await;
         assert!(matches!(silent, Err(ClientError::TimedOut(..))), "{silent:?}");
+        drop(listener);
+        let nobody = target.get("/", 9, SOON).await.unwrap_err();
+        assert_eq!(nobody.kind(), ErrorKind::ConnectionRefused);
     }
 }

@@ -6,6 +6,7 @@
 //! of checks per second run on one thread without tokio.
 
 pub use bytes::Bytes;
+pub use http::{Request, Response, StatusCode};
 pub use hyper::body::Incoming;
 
 mod accept;

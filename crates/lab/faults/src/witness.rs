@@ -6,16 +6,15 @@ use super::oracle::{Mark, Micros, Recorded, Request, Sighting, Version};
 use pointsman_api_client::{Event, Resource, Scope, Watcher};
 use pointsman_cluster::load::{self, Sample};
 use pointsman_cluster::nodes::PROXY_METRICS_PORT;
+use pointsman_http::Target;
 use pointsman_objects::EndpointSlice;
 use pointsman_objects::names::SERVICE_NAME_LABEL;
+use pointsman_protocol::watermark;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
 use tokio::process::Child;
 use tokio::task::JoinHandle;
 
@@ -188,21 +187,25 @@ async fn listen(node: String, address: SocketAddr, notes: Notes) {
 }
 
 async fn follow(node: &str, address: SocketAddr, notes: &Notes) -> anyhow::Result<()> {
-    let mut stream = tokio::time::timeout(SILENCE, TcpStream::connect(address)).await??;
-    let request = format!("GET /watermark HTTP/1.0\r\nHost: {address}\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    let mut lines = BufReader::new(stream).lines();
-    while let Some(line) = tokio::time::timeout(SILENCE, lines.next_line()).await?? {
-        let Ok(line) = serde_json::from_str::<Value>(&line) else {
-            continue;
-        };
-        if let Some(version) = line["endpointSlices"].as_u64() {
-            notes.lock().marks.push(Mark {
+    let mut answer = Target::at(address).open(watermark::PATH, SILENCE).await?;
+    loop {
+        let mut versions = Vec::new();
+        let more = answer.lines(|line| {
+            let line = watermark::decode(line);
+            versions.extend(line.and_then(|line| line.report.progress.committed.slices));
+        });
+        let more = tokio::time::timeout(SILENCE, more).await??;
+        let received = now();
+        notes
+            .lock()
+            .marks
+            .extend(versions.into_iter().map(|version| Mark {
                 node: node.to_owned(),
-                received: now(),
-                version,
-            });
+                received,
+                version: version.0,
+            }));
+        if !more {
+            return Ok(());
         }
     }
-    Ok(())
 }

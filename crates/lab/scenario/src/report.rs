@@ -14,9 +14,10 @@ use tokio::task::AbortHandle;
 
 use pointsman_cluster::claim::Record;
 use pointsman_cluster::plain_http;
+use pointsman_protocol::relay::Share;
 
 /// Streams over which hollow programmers speak.
-const RELAYS: usize = 4;
+const RELAYS: u32 = 4;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One change as the collector reported it.
@@ -44,8 +45,9 @@ impl Collector {
             0 => (Vec::new(), None),
             count => {
                 let (address, task) = start_hollow(record, count).await?;
-                let relay = |part| format!("http://{address}/watermarks?part={part}&of={RELAYS}");
-                ((0..RELAYS).map(relay).collect(), Some(task))
+                let shares = (0..RELAYS).filter_map(|part| Share::try_new(part, RELAYS));
+                let relays = shares.map(|share| format!("http://{address}{share}"));
+                (relays.collect(), Some(task))
             }
         };
         let running = start(Config {

@@ -70,8 +70,8 @@ pub struct Programmer {
     pub clock_ahead: i64,
     /// Whether it is counted.
     pub live: bool,
-    /// Whether it has told anything since it is known.
-    pub heard: bool,
+    /// Whether it has reported anything since it is known.
+    pub reported: bool,
     /// Lines that were not believed.
     pub faults: u64,
     /// Why the last of them was not.
@@ -86,7 +86,7 @@ pub struct Lag<'a> {
     pub stage: Stage,
     /// That change, unless nothing is missing and the programmer is merely silent.
     pub missing: Option<&'a Change>,
-    /// When it was last heard.
+    /// When its last report came.
     pub last_seen: Moment,
 }
 
@@ -121,7 +121,7 @@ impl Fold {
     }
 
     /// A programmer is there. It counts at once, with nothing in its kernel, and stops to count if it is
-    /// not heard in time.
+    /// silent for too long.
     pub fn join(&mut self, name: &str, now: Moment) -> ProgrammerId {
         if let Some(id) = self.by_name.get(name) {
             return *id;
@@ -133,7 +133,7 @@ impl Fold {
             last_commit: None,
             clock_ahead: 0,
             live: false,
-            heard: false,
+            reported: false,
             faults: 0,
             last_fault: None,
         };
@@ -202,7 +202,7 @@ impl Fold {
             return Err(fault);
         }
         programmer.last_seen = now;
-        programmer.heard = true;
+        programmer.reported = true;
         let before = programmer.report;
         programmer.report = report;
         if !programmer.live {
@@ -245,7 +245,7 @@ impl Fold {
         gone.len()
     }
 
-    /// Our own watch told of a change; false if it is known already.
+    /// Our own watch delivered a change; false if it is known already.
     pub fn change(&mut self, change: NewChange) -> bool {
         self.observe(change.revision);
         let at = index(change.resource);
@@ -411,20 +411,20 @@ fn below(watermark: &Watermark, other: &Watermark) -> bool {
 /// Whether a line can be true.
 fn judge(programmer: &Programmer, report: &Report, ceiling: u64) -> Result<(), Fault> {
     let known = &programmer.report;
-    if programmer.heard && report.generation < known.generation {
+    if programmer.reported && report.generation < known.generation {
         return Err(Fault::Stale);
     }
     if highest(&report.progress.committed) > ceiling {
         return Err(Fault::Future);
     }
-    let same = programmer.heard && report.generation == known.generation;
+    let same = programmer.reported && report.generation == known.generation;
     if same && below(&report.progress.committed, &known.progress.committed) {
         return Err(Fault::Backwards);
     }
     Ok(())
 }
 
-/// When a commit happened by our clock: not after we heard of it, not before the commit before it, and
+/// When a commit happened by our clock: not after its report came, not before the commit before it, and
 /// not so long ago that the line cannot have been under way.
 fn believed_time(programmer: &Programmer, told: Moment, now: Moment, oldest: Duration) -> Moment {
     let corrected = Moment(told.0.saturating_sub(programmer.clock_ahead));

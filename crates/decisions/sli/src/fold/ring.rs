@@ -58,7 +58,7 @@ impl Kind {
     }
 }
 
-/// A change as the collector's own watch told it.
+/// A change as the collector's own watch shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewChange {
     pub resource: Resource,
@@ -73,7 +73,7 @@ pub struct NewChange {
     pub triggered: Option<Moment>,
     /// When the pod's change was seen in the API.
     pub api: Option<Moment>,
-    /// When our watch told us.
+    /// When our watch delivered it.
     pub written: Moment,
 }
 
@@ -180,7 +180,7 @@ impl Ring {
         true
     }
 
-    /// A programmer's mark rose at this moment: it now has what lies in between. `done` is told what is
+    /// A programmer's mark rose at this moment: it now has what lies in between. `done` gets what is
     /// everywhere.
     pub fn rise(
         &mut self,

@@ -12,7 +12,7 @@ use crate::follow::{self, Key, Observation};
 use crate::now;
 use crate::scrape;
 
-/// One line in so many tells how long folding took.
+/// For one line in so many, the time until it was folded is measured.
 const SAMPLED: u64 = 16;
 
 /// A programmer that is followed.

@@ -35,7 +35,7 @@ impl Owner {
         self.metrics.gates.waiting.set(self.gates.waiting.len() as f64);
     }
 
-    /// Tells people on the object itself. The node agent tells of its own gates that opened well.
+    /// Writes an event about the object itself. The node agent does so for its own gates that opened well.
     fn record(&self, past: &Past) {
         let opened = &past.opened;
         let severity = match (opened.outcome, &past.gate) {
