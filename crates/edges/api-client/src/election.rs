@@ -5,9 +5,10 @@
 
 use crate::client::Client;
 use crate::error::ApiError;
-use crate::lease::{Decision, Lease, LeaseSpec, Observed, Terms};
+use crate::lease::{Decision, Observed, Terms};
 use crate::resource::Resource;
 use jiff::Timestamp;
+use pointsman_objects::lease::{Lease, LeaseSpec};
 use serde_json::json;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -142,7 +143,7 @@ impl Election {
                 self.observed.see(Some(lease), self.start.elapsed());
                 Ok(true)
             }
-            // Somebody was faster; the next look tells who.
+            // Somebody was faster; the next look shows who.
             Err(ApiError::Conflict(_) | ApiError::AlreadyExists(_)) => Ok(false),
             Err(error) => Err(error),
         }

@@ -8,16 +8,6 @@ use pointsman_tidy::{CHECKS, Tree};
 /// the test, too.
 const NOT_YET: &[(&str, &str, &str)] = &[
     (
-        "a watched kind has one definition",
-        "crates/edges/api-client",
-        "moves to base/objects",
-    ),
-    (
-        "a watched kind has one definition",
-        "crates/edges/controllers",
-        "moves to base/objects",
-    ),
-    (
         "documentation says more than the name",
         "crates",
         "is deleted crate by crate",

@@ -67,12 +67,13 @@ pub(super) enum Kind {
 
 /// The part of every object that a watcher itself needs.
 pub(super) struct Head<'a> {
-    pub metadata: Metadata<'a>,
+    pub metadata: Heading<'a>,
 }
 
+/// Which version of which object it is; bookmarks have one, too.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Metadata<'a> {
+pub(super) struct Heading<'a> {
     #[serde(borrow, default)]
     pub namespace: Cow<'a, str>,
     #[serde(borrow, default)]
@@ -104,7 +105,7 @@ impl<'a> Head<'a> {
 }
 
 /// Reads fields up to the metadata.
-struct UntilMetadata<'s, 'a>(&'s mut Option<Metadata<'a>>);
+struct UntilMetadata<'s, 'a>(&'s mut Option<Heading<'a>>);
 
 #[derive(Deserialize)]
 #[serde(field_identifier, rename_all = "lowercase")]

@@ -16,7 +16,7 @@ use crate::backoff::Backoff;
 use crate::client::Client;
 use crate::error::{ApiError, Recovery};
 use bytes::{Bytes, BytesMut};
-use decode::{Head, Kind, Line, Metadata, Page};
+use decode::{Head, Heading, Kind, Line, Page};
 use http::Method;
 use known::Known;
 use lines::Lines;
@@ -347,7 +347,7 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
         match line.kind {
             Kind::Added | Kind::Modified => self.applied(line.object),
             Kind::Deleted => {
-                let Metadata {
+                let Heading {
                     namespace,
                     name,
                     resource_version,
@@ -361,7 +361,7 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
                 });
             }
             Kind::Bookmark => {
-                let Metadata {
+                let Heading {
                     resource_version,
                     annotations,
                     ..
@@ -386,7 +386,7 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
     /// Takes in an object and notes its version. One that cannot be read is named in the log and left out.
     fn applied(&mut self, text: &str) {
         let resource = self.scope.resource.plural;
-        let Metadata {
+        let Heading {
             namespace,
             name,
             resource_version,

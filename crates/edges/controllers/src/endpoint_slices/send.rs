@@ -2,6 +2,7 @@
 
 use pointsman_api_client::{Api, ApiError, Client, DeleteOptions, Patch, Resource};
 use pointsman_model::Moment;
+use pointsman_objects::Metadata;
 use pointsman_slices::controller::{Job, Written};
 use pointsman_slices::write::{SliceDelete, SliceUpdate};
 use serde::Deserialize;
@@ -20,13 +21,6 @@ pub(super) struct Sent {
 #[derive(Deserialize)]
 struct Answer {
     metadata: Metadata,
-}
-
-#[derive(Deserialize)]
-struct Metadata {
-    uid: Arc<str>,
-    #[serde(default)]
-    generation: i64,
 }
 
 impl From<Answer> for Written {

@@ -23,14 +23,15 @@ pub enum ManifestError {
     NoCommand(String),
 }
 
+/// A pod in a file, of which nothing may be missing.
 #[derive(Deserialize)]
-struct Pod {
+struct StaticPod {
     kind: String,
-    spec: PodSpec,
+    spec: StaticPodSpec,
 }
 
 #[derive(Deserialize)]
-struct PodSpec {
+struct StaticPodSpec {
     containers: Vec<Container>,
 }
 
@@ -55,7 +56,7 @@ struct Kubelet {
 
 /// The value of a flag of a static pod's program; nothing if it is not set.
 pub fn flag(text: &str, program: &str, flag: &str) -> Result<Option<String>, ManifestError> {
-    let pod: Pod = parse(text)?;
+    let pod: StaticPod = parse(text)?;
     let wanted = || ManifestError::NotThis {
         wanted: format!("the manifest of a pod that runs {program}"),
     };
