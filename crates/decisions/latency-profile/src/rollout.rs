@@ -16,7 +16,7 @@
 //!   shorter one after, the controller manager the other way round. So what is announced is never better
 //!   than what is in force.
 //!
-//! `tests/interleavings.rs` explores all of this.
+//! `tests/interleavings` explores all of this.
 
 mod conditions;
 mod decide;
