@@ -22,7 +22,7 @@ use std::process::ExitCode;
 
 /// From a pod's health to every node's load-balancing rules, measured.
 ///
-/// Every role speaks the Kubernetes API and nothing else, so each runs against the embedded API server
+/// Roles share their state through the Kubernetes API, so each runs against the embedded API server
 /// or against a real one.
 #[derive(Parser)]
 #[command(name = "pointsman", version, propagate_version = true)]
