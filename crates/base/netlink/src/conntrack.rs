@@ -35,9 +35,7 @@ pub struct Tuple {
     pub destination: Option<IpAddr>,
     /// The transport protocol's number.
     pub protocol: u8,
-    /// The source port.
     pub source_port: Option<u16>,
-    /// The destination port.
     pub destination_port: Option<u16>,
 }
 

@@ -26,14 +26,12 @@ pub struct Problem {
     pub object: String,
     /// The path of the field.
     pub field: &'static str,
-    /// Its value.
     pub value: String,
 }
 
 /// A Service as each family sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConvertedService {
-    /// Its name.
     pub name: ServiceName,
     /// Its version.
     pub revision: Option<Revision>,
@@ -59,7 +57,6 @@ pub enum FamilySlice {
 /// A slice and what came with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConvertedSlice {
-    /// The slice.
     pub slice: FamilySlice,
     /// Its version.
     pub revision: Option<Revision>,
@@ -82,7 +79,6 @@ pub struct NodeFacts {
     pub eligible: bool,
 }
 
-/// Converts a Service.
 pub fn service(object: &compact::Service, names: &mut Interner) -> Result<ConvertedService, BadName> {
     let name = ServiceName::new(&object.metadata.namespace, &object.metadata.name)?;
     let mut problems = Problems::new("Service");
@@ -107,7 +103,6 @@ pub fn service(object: &compact::Service, names: &mut Interner) -> Result<Conver
     })
 }
 
-/// Converts a slice.
 pub fn slice(object: &compact::EndpointSlice, names: &mut Interner) -> Result<ConvertedSlice, BadName> {
     let name = SliceName::new(&object.metadata.namespace, &object.metadata.name)?;
     let mut problems = Problems::new("EndpointSlice");

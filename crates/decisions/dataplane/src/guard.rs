@@ -72,7 +72,6 @@ impl Turn {
     }
 }
 
-/// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// It is time for a check.

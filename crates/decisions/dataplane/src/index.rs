@@ -76,7 +76,6 @@ pub enum Scope {
 /// One Service whose kernel state is to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change<A> {
-    /// The Service.
     pub name: ServiceName,
     /// What the kernel has; meaningless in a full batch.
     pub before: Option<Arc<ServiceState<A>>>,

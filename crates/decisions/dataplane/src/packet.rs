@@ -17,7 +17,6 @@ pub struct Packet<A> {
     pub source: A,
     /// Where it is going.
     pub destination: A,
-    /// Its protocol.
     pub protocol: Protocol,
     /// The port it is going to.
     pub port: Port,

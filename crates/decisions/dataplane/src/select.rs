@@ -41,7 +41,6 @@ impl Needs {
 /// Why an endpoint is or is not in the cluster set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Used.
     Used,
     /// Used because nothing ready is left, although it is going away.
     LastResort,

@@ -142,7 +142,6 @@ impl<A: Address> LocalDetector<A> {
 pub enum NodePortAddresses<A> {
     /// On all that the kernel calls local.
     All,
-    /// On these only.
     Only(Box<[A]>),
 }
 

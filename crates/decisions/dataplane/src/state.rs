@@ -17,7 +17,6 @@ use crate::select::{Needs, Selection, Viewpoint};
 /// The desired or programmed state of one Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceState<A> {
-    /// The Service.
     pub service: Arc<Service<A>>,
     /// One for each of the Service's ports, in the same order.
     pub ports: Few<PortState<A>>,
@@ -136,11 +135,8 @@ pub enum ExternalIps {
 /// One port of a Service together with its state.
 #[derive(Clone, Copy, Debug)]
 pub struct PortView<'a, A> {
-    /// The Service.
     pub service: &'a Service<A>,
-    /// The port.
     pub port: &'a ServicePort,
-    /// Its state.
     pub state: &'a PortState<A>,
 }
 
@@ -233,7 +229,6 @@ impl<'a, A: Address> PortView<'a, A> {
 /// The part of a slice that endpoints are made of.
 #[derive(Clone, Copy, Debug)]
 pub struct SliceView<'a, A> {
-    /// Its ports.
     pub ports: &'a [SlicePort],
     /// Its endpoints, each of which has all the ports.
     pub endpoints: &'a [SliceEndpoint<A>],

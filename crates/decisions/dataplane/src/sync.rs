@@ -20,7 +20,6 @@ use crate::schedule::{Intervals, Next, Schedule};
 /// The watched resources without which nothing may be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
-    /// Services.
     Services,
     /// EndpointSlices.
     Slices,
@@ -209,7 +208,6 @@ impl<A: Address> Synchroniser<A> {
         }
     }
 
-    /// The index.
     pub fn index(&self) -> &Index<A> {
         &self.index
     }

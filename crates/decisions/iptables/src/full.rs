@@ -52,7 +52,6 @@ enum Step {
     Top,
     /// Removing what is no longer wanted.
     Leftovers,
-    /// Done.
     Done,
 }
 

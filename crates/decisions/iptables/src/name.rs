@@ -33,7 +33,6 @@ impl Table {
         }
     }
 
-    /// Reads a name.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|table| table.as_str() == text)
     }
@@ -222,7 +221,6 @@ impl Role {
     }
 }
 
-/// A chain.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ChainName {
     /// A chain of the kernel's.

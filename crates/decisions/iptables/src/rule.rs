@@ -15,7 +15,6 @@ pub struct Rule<A> {
     pub matches: Vec<Match<A>>,
     /// For humans; empty means none.
     pub comment: String,
-    /// What to do.
     pub target: Target<A>,
 }
 
@@ -35,7 +34,6 @@ impl Is {
     }
 }
 
-/// A condition.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Match<A> {
     /// The source lies in the range.
@@ -48,7 +46,6 @@ pub enum Match<A> {
     Interface(Is, InterfaceName),
     /// The packet came in through an interface whose name begins so.
     InterfacePrefix(Is, InterfaceName),
-    /// The protocol.
     Protocol(Protocol),
     /// The protocol and the destination port.
     Port(Protocol, Port),

@@ -15,9 +15,7 @@ use crate::rule::{Is, Match, Rule, Target, from_pod};
 /// Whether rules about endpoints carry comments; upstream leaves them out above 1000 endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndpointComments {
-    /// They do.
     Written,
-    /// They do not.
     LeftOut,
 }
 

@@ -15,9 +15,7 @@ use crate::kernel_table::{ChainContent, KernelTable};
 pub struct Inventory {
     /// Whether the table exists.
     pub(crate) exists: bool,
-    /// Its sets.
     pub(crate) sets: BTreeMap<Name, (Set, Records)>,
-    /// Its chains.
     pub(crate) chains: BTreeMap<Name, ChainContent>,
 }
 
@@ -89,7 +87,6 @@ impl Records {
         }
     }
 
-    /// Adds an element.
     pub fn push(&mut self, element: &Element) {
         let end = match (&element.key_end, self.end) {
             (_, 0) => &[],

@@ -36,18 +36,15 @@ pub struct SetContent {
 pub struct ChainContent {
     /// The declaration.
     pub chain: Chain,
-    /// The rules.
     pub rules: Vec<Vec<Expr>>,
 }
 
-/// One table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelTable {
     /// Whether the table exists.
     pub exists: bool,
     /// Its sets and maps.
     pub sets: BTreeMap<Name, SetContent>,
-    /// Its chains.
     pub chains: BTreeMap<Name, ChainContent>,
 }
 

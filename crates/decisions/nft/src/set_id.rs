@@ -23,7 +23,6 @@ pub enum SetId {
     Firewalled,
     /// Those sources.
     SourceRanges,
-    /// Every node port.
     NodePorts,
     /// Those under the `Local` policy.
     NodePortsLocal,

@@ -56,7 +56,6 @@ pub(crate) struct ListOf<'a, A> {
 pub(crate) struct Shape<'a, A> {
     /// Elements of plain sets.
     pub members: Vec<(SetId, Element)>,
-    /// The lists.
     pub lists: Vec<ListOf<'a, A>>,
     /// Its cluster address, if it owns it.
     pub cluster_ip: Option<A>,
@@ -239,7 +238,6 @@ impl<A: Address> ListOf<'_, A> {
         elements.into_iter().flatten().flatten()
     }
 
-    /// Everything.
     pub fn elements(&self) -> impl Iterator<Item = (SetId, Element)> {
         self.head()
             .chain((0..self.slots.len()).flat_map(|index| self.slot(index)))

@@ -13,7 +13,6 @@ use pointsman_model::{Address, Backend};
 
 use crate::class::Class;
 
-/// One slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Slot<A> {
     /// The endpoint.

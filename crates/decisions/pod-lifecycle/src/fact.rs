@@ -41,11 +41,19 @@ pub enum Fact {
 /// What became known about one run of a container.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ContainerFact {
-    Started { at: Timestamp },
+    Started {
+        at: Timestamp,
+    },
     /// It cannot be started as things are; the attempt does not count.
-    Refused { reason: String, message: String },
+    Refused {
+        reason: String,
+        message: String,
+    },
     /// It could not be started; the attempt counts as a run that failed with this exit code.
-    StartFailed { code: i32, message: String },
+    StartFailed {
+        code: i32,
+        message: String,
+    },
     /// It has ended.
     Exited(Exit),
     /// The post-start hook is over.

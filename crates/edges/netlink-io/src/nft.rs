@@ -34,10 +34,7 @@ pub enum CommitError {
     ),
     /// The batch does not fit into the socket; nothing was done.
     #[error("a batch of {bytes} bytes does not fit into the socket's send buffer")]
-    TooLarge {
-        /// Its length.
-        bytes: usize,
-    },
+    TooLarge { bytes: usize },
     /// No verdict came; it may or may not be in the kernel.
     #[error("no verdict on the transaction")]
     Unknown(#[source] SocketError),

@@ -61,10 +61,7 @@ pub enum SocketError {
 pub enum RequestError {
     /// The kernel answered with an error.
     #[error("the kernel refused the request: {errno}")]
-    Refused {
-        /// The error.
-        errno: Errno,
-    },
+    Refused { errno: Errno },
     /// What the request speaks of does not exist.
     #[error("there is no such table, chain, set or flow")]
     NotFound,
@@ -93,7 +90,6 @@ pub(crate) enum Listing {
 /// What a read gave.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Received<'a> {
-    /// One datagram.
     Datagram(&'a [u8]),
     /// Nothing is waiting.
     Nothing,

@@ -24,12 +24,10 @@ pub enum Question {
     Livez,
 }
 
-/// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// 200 or 503.
     pub code: u16,
-    /// JSON.
     pub body: String,
 }
 

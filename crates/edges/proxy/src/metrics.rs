@@ -420,7 +420,7 @@ impl IptablesWrites {
                 counter(
                     registry,
                     "pointsman_proxy_restore_chains_total",
-                    "Chains that iptables-restore was told to write or remove.",
+                    "Chains that iptables-restore wrote or removed.",
                 ),
             ],
         }

@@ -33,9 +33,7 @@ pub enum RunError {
     /// An address cannot be listened on.
     #[error("listening on {address}")]
     Listen {
-        /// Where.
         address: SocketAddr,
-        /// Why.
         #[source]
         source: io::Error,
     },

@@ -70,13 +70,11 @@ impl<A: Address> Side<A> {
         })
     }
 
-    /// Folds changes in.
     pub fn fold(&mut self, now: Instant, changes: impl FnOnce(&mut Index<A>)) {
         self.sync.fold(now, changes);
         self.metrics.queued();
     }
 
-    /// A list begins.
     pub fn list_begins(&mut self, resource: Resource) {
         self.sync.list_begins(resource);
     }

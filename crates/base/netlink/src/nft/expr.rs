@@ -228,7 +228,6 @@ numbered! {
     RejectKind {
         /// An ICMP error of the family.
         Icmp = 0,
-        /// A TCP reset.
         TcpReset = 1,
         /// An ICMP error in tables of both families.
         Icmpx = 2,
@@ -267,9 +266,15 @@ pub enum Expr {
         len: u32,
     },
     /// Loads a fact about the packet.
-    Meta { dreg: Register, key: MetaKey },
+    Meta {
+        dreg: Register,
+        key: MetaKey,
+    },
     /// Sets a fact about the packet.
-    MetaSet { sreg: Register, key: MetaKey },
+    MetaSet {
+        sreg: Register,
+        key: MetaKey,
+    },
     /// Loads a fact about the connection.
     Ct {
         dreg: Register,
@@ -277,7 +282,11 @@ pub enum Expr {
         direction: Option<CtDirection>,
     },
     /// Matches if the comparison holds.
-    Cmp { sreg: Register, op: CmpOp, value: Value },
+    Cmp {
+        sreg: Register,
+        op: CmpOp,
+        value: Value,
+    },
     /// Matches if the value lies within (or outside) the range.
     Range {
         sreg: Register,
@@ -300,7 +309,10 @@ pub enum Expr {
         invert: bool,
     },
     /// Loads a constant.
-    Load { dreg: Register, value: Value },
+    Load {
+        dreg: Register,
+        value: Value,
+    },
     /// Ends the rule with a verdict.
     Verdict(Verdict),
     /// Draws a number from `offset..offset + modulus`.
@@ -319,16 +331,24 @@ pub enum Expr {
         flags: u32,
     },
     /// Translates the source to the outgoing interface's address. Ends the base chain.
-    Masquerade { flags: u32 },
+    Masquerade {
+        flags: u32,
+    },
     /// Asks the routing table.
     Fib {
         dreg: Register,
         result: FibResult,
         flags: FibFlags,
     },
-    Counter { packets: u64, bytes: u64 },
+    Counter {
+        packets: u64,
+        bytes: u64,
+    },
     /// Refuses the packet.
-    Reject { kind: RejectKind, code: u8 },
+    Reject {
+        kind: RejectKind,
+        code: u8,
+    },
     /// Changes a dynamic set from the packet path.
     Dynset {
         set: Name,
@@ -338,7 +358,10 @@ pub enum Expr {
         timeout_ms: Option<u64>,
     },
     /// An instruction this crate has no type for: its name and its attributes.
-    Other { name: Box<str>, attributes: Box<[u8]> },
+    Other {
+        name: Box<str>,
+        attributes: Box<[u8]>,
+    },
 }
 
 impl Expr {

@@ -24,7 +24,6 @@ pub enum Op {
     FlushChain(Name),
     /// Adds a rule at the end of its chain.
     AddRule(Rule),
-    /// Deletes one rule.
     DeleteRule {
         chain: Name,
         /// The number a dump gave.
@@ -37,15 +36,9 @@ pub enum Op {
     /// Deletes all elements of a set.
     FlushSet(Name),
     /// Adds elements. An element that exists with the same data is fine, with other data it is an error.
-    AddElements {
-        set: Name,
-        elements: Vec<Element>,
-    },
+    AddElements { set: Name, elements: Vec<Element> },
     /// Deletes elements, which must exist.
-    DeleteElements {
-        set: Name,
-        elements: Vec<Element>,
-    },
+    DeleteElements { set: Name, elements: Vec<Element> },
 }
 
 /// Changes to one table, in order.
@@ -53,7 +46,6 @@ pub enum Op {
 pub struct Transaction {
     /// The table's family.
     pub family: Family,
-    /// The table's name.
     pub table: Name,
     pub ops: Vec<Op>,
 }

@@ -46,7 +46,6 @@ impl<A> Entry<A> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SliceKey(u64, u64);
 
-/// Makes slice keys.
 #[derive(Debug, Default)]
 pub struct SliceKeys(RandomState, RandomState);
 
@@ -60,11 +59,8 @@ impl SliceKeys {
 /// The slices of a Service: nearly always one.
 #[derive(Debug)]
 pub enum SliceList {
-    /// No slice.
     None,
-    /// One slice.
     One(SliceKey),
-    /// Several.
     Many(Vec<SliceKey>),
 }
 
@@ -80,7 +76,6 @@ impl SliceList {
         }
     }
 
-    /// Removes a slice.
     pub fn remove(&mut self, key: SliceKey) {
         match self {
             Self::One(known) if *known == key => *self = Self::None,
@@ -96,7 +91,6 @@ impl SliceList {
         }
     }
 
-    /// The keys.
     pub fn iter(&self) -> impl Iterator<Item = &SliceKey> + Clone {
         let keys: &[SliceKey] = match self {
             Self::None => &[],
@@ -112,9 +106,7 @@ impl SliceList {
 pub struct SliceRecord<A> {
     /// The Service it names.
     pub service: ServiceName,
-    /// Its ports.
     pub ports: Arc<[SlicePort]>,
-    /// Its endpoints.
     pub endpoints: Few<SliceEndpoint<A>>,
     /// Its version; zero, which no object has, for none.
     revision: u64,

@@ -7,7 +7,6 @@ use crate::state::{PortView, ServiceState};
 /// Sums over the programmed state, kept up to date change by change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Services.
     pub services: u64,
     /// Service ports.
     pub ports: u64,

@@ -62,7 +62,6 @@ impl<A: Address> TableSettings<A> {
 /// The fixed part of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ruleset {
-    /// The table.
     pub table: Table,
     /// Its sets and maps.
     pub sets: Vec<pointsman_netlink::nft::Set>,

@@ -57,7 +57,6 @@ impl Frame {
         }
     }
 
-    /// The ports.
     pub fn transport_header(&self) -> Vec<u8> {
         let source_port = 40_000u16;
         [source_port.to_be_bytes(), self.destination_port.to_be_bytes()].concat()

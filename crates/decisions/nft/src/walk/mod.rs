@@ -63,9 +63,7 @@ pub enum Journey<A> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("in chain {chain}: {what}")]
 pub struct Lost {
-    /// Where.
     pub chain: String,
-    /// What.
     pub what: String,
 }
 

@@ -22,7 +22,6 @@ pub use verify::verify;
 
 use paths::Rules;
 
-/// The whole answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
@@ -96,7 +95,6 @@ pub struct Way {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClientAnswer {
-    /// Who.
     pub client: &'static str,
     /// `delivered`, `rejected`, `dropped` or `untouched`.
     pub fate: &'static str,
@@ -112,13 +110,9 @@ pub struct ClientAnswer {
 pub struct EndpointAnswer {
     /// Address and port.
     pub address: String,
-    /// Its node.
     pub node: Option<String>,
-    /// Its conditions.
     pub ready: bool,
-    /// Its conditions.
     pub serving: bool,
-    /// Its conditions.
     pub terminating: bool,
     /// Whether the `Cluster` policy uses it, or why not.
     pub cluster: &'static str,
@@ -129,7 +123,6 @@ pub struct EndpointAnswer {
 /// What a question is about in one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
-    /// The Service.
     pub service: ServiceName,
     /// Only these ports of it: by number on an address of the Service, by name, or by node port.
     pub only: Option<PortChoice>,

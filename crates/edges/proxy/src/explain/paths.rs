@@ -31,7 +31,6 @@ enum Kernel<A> {
 }
 
 impl<'a, A: Address> Rules<'a, A> {
-    /// Makes the rules.
     pub fn new(
         mode: Mode,
         state: &'a Arc<ServiceState<A>>,

@@ -17,9 +17,7 @@ pub enum Question {
         /// The protocol; all if missing.
         protocol: Option<Protocol>,
     },
-    /// A Service.
     Service {
-        /// Its name.
         name: ServiceName,
         /// The name or number of a port; all if missing.
         port: Option<String>,

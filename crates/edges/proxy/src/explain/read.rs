@@ -22,9 +22,7 @@ pub enum ExplainError {
     /// The API server did not answer as it should.
     #[error("reading {what}")]
     Read {
-        /// What was read.
         what: &'static str,
-        /// Why not.
         #[source]
         source: ApiError,
     },
@@ -33,7 +31,6 @@ pub enum ExplainError {
 /// The part of a cluster that matters to a question, as one node sees it.
 #[derive(Debug)]
 pub struct Cluster {
-    /// The node.
     pub node: String,
     /// The addresses its Node names.
     pub addresses: Vec<IpAddr>,

@@ -26,7 +26,6 @@ enum Place {
     End,
 }
 
-/// How it fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Missing,
