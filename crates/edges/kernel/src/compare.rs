@@ -3,7 +3,7 @@
 //! Reads without writing, for people who ask. This lists whole tables, so it is not for a sync.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
+use std::sync::Arc;
 
 use pointsman_dataplane::claims::destinations;
 use pointsman_dataplane::{Change, Destination, ProgramError, ServiceState, Settings};
@@ -15,18 +15,20 @@ use pointsman_netlink::nft::{Element, Name, Op, Set, Value};
 use pointsman_netlink_io::{Buffers, Client, RequestError};
 use pointsman_nft::{Planner, Pool, SetId, TABLE, TableSettings, describe, family};
 
+use crate::commits::unreadable;
 use crate::iptables::{Iptables, Variant};
+use crate::mode::Mode;
 
 /// How the kernel's state of one Service differs from what it should be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Comparison {
+pub struct Differences {
     /// What the kernel should have and has not.
     pub missing: Vec<String>,
     /// What the kernel has and should not have.
     pub unexpected: Vec<String>,
 }
 
-impl Comparison {
+impl Differences {
     /// Whether nothing differs.
     pub fn agrees(&self) -> bool {
         self.missing.is_empty() && self.unexpected.is_empty()
@@ -40,13 +42,25 @@ impl Comparison {
     }
 }
 
-/// Compares the chains of a Service and the rules that lead to them with the kernel of this thread's
-/// network namespace. `None` if there are no rules of a proxy at all.
-pub fn iptables<A: Address>(
+/// Compares what a Service should have with the kernel of this thread's network namespace. `None` if there are no
+/// rules of a proxy at all.
+pub fn service<A: Address>(
+    mode: Mode,
+    state: &Arc<ServiceState<A>>,
+    settings: &Settings<A>,
+) -> Result<Option<Differences>, ProgramError> {
+    match mode {
+        Mode::Iptables => iptables(state, settings, Variant::detect()?),
+        Mode::Nftables => nftables(state, settings),
+    }
+}
+
+/// Compares the chains of a Service and the rules that lead to them.
+fn iptables<A: Address>(
     state: &ServiceState<A>,
     settings: &Settings<A>,
     variant: Variant,
-) -> Result<Option<Comparison>, ProgramError> {
+) -> Result<Option<Differences>, ProgramError> {
     let rules = ServiceRules::of(Some(state), settings, EndpointComments::LeftOut);
     let tables = Iptables::<A>::new(variant);
     let mut present = false;
@@ -69,7 +83,7 @@ pub fn iptables<A: Address>(
     if !present {
         return Ok(None);
     }
-    let mut comparison = Comparison::default();
+    let mut differences = Differences::default();
     for (chain, wanted) in &rules.chains {
         let wanted: Vec<_> = wanted
             .iter()
@@ -81,7 +95,7 @@ pub fn iptables<A: Address>(
         if held != wanted {
             let has = held.len();
             let should = wanted.len();
-            comparison
+            differences
                 .missing
                 .push(format!("chain {chain} with its {should} rules (it has {has})"));
         }
@@ -93,20 +107,19 @@ pub fn iptables<A: Address>(
             .get(&(*table, *chain))
             .is_some_and(|held| held.contains(&wanted))
         {
-            comparison.missing.push(format!("{}: {line}", table.as_str()));
+            differences.missing.push(format!("{}: {line}", table.as_str()));
         }
     }
-    Ok(Some(comparison))
+    Ok(Some(differences))
 }
 
-/// Compares the elements of a Service with the kernel of this thread's network namespace. `None` if there is
-/// no table of ours.
-pub fn nftables<A: Address>(
-    state: &std::sync::Arc<ServiceState<A>>,
+/// Compares the elements of a Service.
+fn nftables<A: Address>(
+    state: &Arc<ServiceState<A>>,
     settings: &Settings<A>,
-) -> Result<Option<Comparison>, ProgramError> {
+) -> Result<Option<Differences>, ProgramError> {
     let (family, destinations) = (family::<A>(), keys(state));
-    let mut client = Client::open(Buffers::default()).map_err(|error| failed(io::Error::other(error)))?;
+    let mut client = Client::open(Buffers::default()).map_err(|error| unreadable(error.into()))?;
     let sets = match client.sets(family, &TABLE) {
         Err(RequestError::NotFound) => return Ok(None),
         sets => sets.map_err(unreadable)?,
@@ -127,19 +140,16 @@ pub fn nftables<A: Address>(
             .filter(|element| destinations.iter().any(|key| belongs(set, element, key)));
         found.extend(mine.map(|element| normal(set, element)));
     }
-    Ok(Some(Comparison::of(&wanted, &found)))
+    Ok(Some(Differences::of(&wanted, &found)))
 }
 
 /// The elements of a Service in a table without others, except those that Services share.
-pub fn elements<A: Address>(
-    state: &std::sync::Arc<ServiceState<A>>,
-    settings: &Settings<A>,
-) -> Vec<(Set, Element)> {
+pub fn elements<A: Address>(state: &Arc<ServiceState<A>>, settings: &Settings<A>) -> Vec<(Set, Element)> {
     let planner = Planner::new(TableSettings::new(settings.clone()));
     let change = Change {
         name: state.service.name.clone(),
         before: None,
-        after: Some(std::sync::Arc::clone(state)),
+        after: Some(Arc::clone(state)),
     };
     let mut sets: BTreeMap<Name, Set> = planner
         .ruleset()
@@ -212,16 +222,5 @@ fn normal(set: &Set, element: &Element) -> String {
             format!("{name}: {destination}")
         }
         _ => format!("{name}: {text}"),
-    }
-}
-
-fn unreadable(error: RequestError) -> ProgramError {
-    failed(io::Error::other(error))
-}
-
-fn failed(source: io::Error) -> ProgramError {
-    ProgramError::Io {
-        program: "nf_tables".to_owned(),
-        source,
     }
 }

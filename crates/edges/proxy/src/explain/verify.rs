@@ -3,8 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use pointsman_dataplane::{Index, ProgramError, Settings};
-use pointsman_kernel::compare::{self, Comparison};
-use pointsman_kernel::iptables::Variant;
+use pointsman_kernel::compare::{self, Differences};
 use pointsman_kernel::{Mode, interfaces};
 use pointsman_model::{Address, ServiceName};
 
@@ -47,13 +46,9 @@ fn family<A: Address>(
     let Some(state) = index.desired_service(service) else {
         return Ok(());
     };
-    let found = match mode {
-        Mode::Iptables => compare::iptables(&state, settings, Variant::detect()?)?,
-        Mode::Nftables => compare::nftables(&state, settings)?,
-    };
-    let found = found.unwrap_or_else(|| Comparison {
+    let found = compare::service(mode, &state, settings)?.unwrap_or_else(|| Differences {
         missing: vec![format!("all {} rules of {} mode", A::FAMILY, mode.as_str())],
-        ..Comparison::default()
+        ..Differences::default()
     });
     answer.agrees = Some(answer.agrees.unwrap_or(true) && found.agrees());
     answer.missing.extend(found.missing);
