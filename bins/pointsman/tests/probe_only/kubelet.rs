@@ -186,9 +186,13 @@ fn without_ours(pod: &Value) -> Value {
     let metadata = rest["metadata"].as_object_mut().unwrap();
     metadata.remove("resourceVersion");
     metadata.remove("managedFields");
-    if let Some(conditions) = rest["status"]["conditions"].as_array_mut() {
-        conditions.retain(|condition| condition["type"] != GATE);
+    // Our condition may be the first one: no conditions and none but ours are the same.
+    let conditions = &mut rest["status"]["conditions"];
+    if conditions.is_null() {
+        *conditions = json!([]);
     }
+    let conditions = conditions.as_array_mut().unwrap();
+    conditions.retain(|condition| condition["type"] != GATE);
     rest
 }
 
