@@ -6,6 +6,11 @@
 //! whichever mode; then the batch is committed or aborted, and no change, trigger time or watermark is lost
 //! either way.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests need a first `now` to count from")
+)]
+
 pub mod claims;
 pub mod conntrack;
 pub mod convert;
