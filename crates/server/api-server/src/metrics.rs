@@ -54,6 +54,8 @@ const STORE_SECONDS: &[f64] = &[
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
 
+type Figure = fn(&Collection) -> usize;
+
 /// The server's metrics.
 #[derive(Clone)]
 pub struct Metrics {
@@ -146,7 +148,7 @@ impl Metrics {
     /// Registers the figures that are read from the cache when somebody looks.
     pub fn watch_cache(&self, cache: Arc<Cache>) {
         self.registry.collector(move |encoder: &mut Encoder| {
-            let figures: [(_, _, fn(&Collection) -> usize); 2] = [
+            let figures: [(_, _, Figure); 2] = [
                 (
                     "apiserver_resource_objects",
                     "Stored objects by resource.",
