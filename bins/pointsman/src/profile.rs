@@ -1,18 +1,16 @@
 //! `pointsman profile`: plan, apply and watch changes of the latency profile.
 
-mod cluster;
-mod kubeadm;
-
 use crate::duration;
-use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand, ValueEnum};
+use pointsman_api_client::Source;
 use pointsman_controllers::latency_profile::plan_json;
 use pointsman_latency_profile::{
     Catalog, Day, GracePeriod, LeaseTerms, Pool, Profile, ReportPeriod, State, Tolerations, Values, Wanted,
     plan, render,
 };
+use pointsman_profile::kubeadm::Files;
+use pointsman_profile::{cluster, kubeadm, print};
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -44,7 +42,7 @@ enum Command {
     /// Print the values in force and whether nodes are safe with them; fails if they are not.
     Check(CheckFlags),
     /// Put the files of a kubeadm control plane back as they were before the first `apply`.
-    Restore(kubeadm::Flags),
+    Restore(KubeadmFlags),
 }
 
 #[derive(Args)]
@@ -96,6 +94,67 @@ struct Connection {
     kubeconfig: Option<PathBuf>,
 }
 
+impl Connection {
+    fn source(&self) -> Source {
+        Source::from_flag(self.kubeconfig.clone())
+    }
+}
+
+/// Which files make a control plane.
+#[derive(Args)]
+struct KubeadmFlags {
+    /// Directory with manifests/kube-apiserver.yaml and manifests/kube-controller-manager.yaml.
+    #[arg(long, value_name = "DIR", default_value = "/etc/kubernetes")]
+    kubeadm_dir: PathBuf,
+    /// A kubelet's configuration file; repeat it for each kubelet whose file is within reach.
+    #[arg(
+        long = "kubelet-config",
+        value_name = "FILE",
+        default_value = "/var/lib/kubelet/config.yaml"
+    )]
+    kubelet_configs: Vec<PathBuf>,
+}
+
+/// The same, if files are meant at all.
+#[derive(Args)]
+struct OptionalKubeadmFlags {
+    /// Work on the files of a kubeadm control plane instead of a cluster's API: the directory with
+    /// manifests/kube-apiserver.yaml and manifests/kube-controller-manager.yaml, usually /etc/kubernetes.
+    #[arg(long, value_name = "DIR")]
+    kubeadm_dir: Option<PathBuf>,
+    /// With --kubeadm-dir: a kubelet's configuration file; repeat it for each kubelet within reach. Without
+    /// it, /var/lib/kubelet/config.yaml. Kubelets read it when they start: restart them after each change.
+    #[arg(long = "kubelet-config", value_name = "FILE", requires = "kubeadm_dir")]
+    kubelet_configs: Vec<PathBuf>,
+    /// With --kubeadm-dir: take a step for done when the running processes have the new flags, not when
+    /// the file has them.
+    #[arg(long, requires = "kubeadm_dir")]
+    observe_processes: bool,
+    /// Where processes are observed.
+    #[arg(long, value_name = "DIR", default_value = "/proc", hide = true)]
+    proc_dir: PathBuf,
+    /// With --kubeadm-dir: how long one step may take before Default is restored.
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration::parse, requires = "kubeadm_dir")]
+    step_timeout: Duration,
+}
+
+impl OptionalKubeadmFlags {
+    /// The files, if a directory was named.
+    fn resolve(&self) -> Option<Files> {
+        let kubelets = if self.kubelet_configs.is_empty() {
+            vec!["/var/lib/kubelet/config.yaml".into()]
+        } else {
+            self.kubelet_configs.clone()
+        };
+        Some(Files {
+            root: self.kubeadm_dir.clone()?,
+            kubelets,
+            observe: self.observe_processes.then(|| self.proc_dir.clone()),
+            step_timeout: self.step_timeout,
+        })
+    }
+}
+
 #[derive(Args)]
 struct ApplyFlags {
     /// The profile to reach.
@@ -107,7 +166,7 @@ struct ApplyFlags {
     #[command(flatten)]
     connection: Connection,
     #[command(flatten)]
-    kubeadm: kubeadm::Optional,
+    kubeadm: OptionalKubeadmFlags,
     /// Return at once instead of following the rollout.
     #[arg(long)]
     no_wait: bool,
@@ -130,7 +189,7 @@ struct CheckFlags {
     #[command(flatten)]
     connection: Connection,
     #[command(flatten)]
-    kubeadm: kubeadm::Optional,
+    kubeadm: OptionalKubeadmFlags,
 }
 
 /// Where a plan starts.
@@ -165,14 +224,22 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         Command::Plan(flags) => print_plan(&flags),
         Command::Apply(flags) => match flags.kubeadm.resolve() {
             Some(files) => kubeadm::apply(&files, &flags.profile, flags.timeout).await,
-            None => cluster::apply(&flags).await,
+            None => {
+                let request = cluster::Request {
+                    profile: flags.profile,
+                    pools: flags.pools,
+                    follow: (!flags.no_wait).then_some(flags.timeout),
+                };
+                cluster::apply(&flags.connection.source(), &request).await
+            }
         },
-        Command::Status(flags) => cluster::status(&flags).await,
+        Command::Status(flags) if flags.watch => cluster::watch(&flags.connection.source()).await,
+        Command::Status(flags) => cluster::status(&flags.connection.source()).await,
         Command::Check(flags) => match flags.kubeadm.resolve() {
             Some(files) => kubeadm::check(&files).await,
-            None => cluster::check(&flags.connection).await,
+            None => cluster::check(&flags.connection.source()).await,
         },
-        Command::Restore(flags) => kubeadm::restore(&flags),
+        Command::Restore(flags) => kubeadm::restore(&flags.kubeadm_dir, &flags.kubelet_configs),
     }
 }
 
@@ -226,31 +293,8 @@ fn day_number(day: Day) -> u8 {
     }
 }
 
-/// Says what is in force; an unsafe state is a failure.
-fn print_check(state: &State) -> anyhow::Result<()> {
-    print(&render::check(
-        state,
-        &Catalog::with_fast(),
-        LeaseTerms::default(),
-    ))?;
-    if !state.verdict().is_safe() {
-        bail!(
-            "nodes are not safe with these values; `pointsman profile apply PROFILE` goes to a safe profile, the \
-             least bad step first"
-        );
-    }
-    Ok(())
-}
-
 fn pool(text: &str) -> Result<(String, String), String> {
     let pair = text.split_once('=').filter(|(pool, _)| !pool.is_empty());
     let (pool, profile) = pair.ok_or("pools are given as POOL=PROFILE, such as edge=low")?;
     Ok((pool.to_owned(), profile.to_owned()))
-}
-
-fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .context("cannot print")
 }

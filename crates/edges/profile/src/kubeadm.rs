@@ -1,8 +1,7 @@
 //! Profiles of a kubeadm control plane, by its files.
 
-use super::{print, print_check};
+use crate::{print, print_check};
 use anyhow::{Context as _, bail};
-use clap::Args;
 use pointsman_controllers::latency_profile::{Desk, Directories, Next, Operator};
 use pointsman_latency_profile::Catalog;
 use pointsman_latency_profile::rollout::{Notice, Policy, Readings, Spec};
@@ -13,66 +12,15 @@ use std::time::{Duration, Instant};
 const POLL: Duration = Duration::from_millis(300);
 
 /// Which files make a control plane.
-#[derive(Args, Clone)]
-pub struct Flags {
-    /// Directory with manifests/kube-apiserver.yaml and manifests/kube-controller-manager.yaml.
-    #[arg(long, value_name = "DIR", default_value = "/etc/kubernetes")]
-    kubeadm_dir: PathBuf,
-    /// A kubelet's configuration file; repeat it for each kubelet whose file is within reach.
-    #[arg(
-        long = "kubelet-config",
-        value_name = "FILE",
-        default_value = "/var/lib/kubelet/config.yaml"
-    )]
-    kubelet_configs: Vec<PathBuf>,
-}
-
-/// The same, if files are meant at all.
-#[derive(Args)]
-pub struct Optional {
-    /// Work on the files of a kubeadm control plane instead of a cluster's API: the directory with
-    /// manifests/kube-apiserver.yaml and manifests/kube-controller-manager.yaml, usually /etc/kubernetes.
-    #[arg(long, value_name = "DIR")]
-    kubeadm_dir: Option<PathBuf>,
-    /// With --kubeadm-dir: a kubelet's configuration file; repeat it for each kubelet within reach. Without
-    /// it, /var/lib/kubelet/config.yaml. Kubelets read it when they start: restart them after each change.
-    #[arg(long = "kubelet-config", value_name = "FILE", requires = "kubeadm_dir")]
-    kubelet_configs: Vec<PathBuf>,
-    /// With --kubeadm-dir: take a step for done when the running processes have the new flags, not when
-    /// the file has them.
-    #[arg(long, requires = "kubeadm_dir")]
-    observe_processes: bool,
-    /// Where processes are observed.
-    #[arg(long, value_name = "DIR", default_value = "/proc", hide = true)]
-    proc_dir: PathBuf,
-    /// With --kubeadm-dir: how long one step may take before Default is restored.
-    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = crate::duration::parse, requires = "kubeadm_dir")]
-    step_timeout: Duration,
-}
-
-/// Files, resolved.
 pub struct Files {
-    root: PathBuf,
-    kubelets: Vec<PathBuf>,
-    observe: Option<PathBuf>,
-    step_timeout: Duration,
-}
-
-impl Optional {
-    /// The files, if a directory was named.
-    pub fn resolve(&self) -> Option<Files> {
-        let kubelets = if self.kubelet_configs.is_empty() {
-            vec!["/var/lib/kubelet/config.yaml".into()]
-        } else {
-            self.kubelet_configs.clone()
-        };
-        Some(Files {
-            root: self.kubeadm_dir.clone()?,
-            kubelets,
-            observe: self.observe_processes.then(|| self.proc_dir.clone()),
-            step_timeout: self.step_timeout,
-        })
-    }
+    /// The directory with `manifests/kube-apiserver.yaml` and `manifests/kube-controller-manager.yaml`.
+    pub root: PathBuf,
+    /// Configuration files of the kubelets within reach.
+    pub kubelets: Vec<PathBuf>,
+    /// Where processes are observed; without it, a step is done when the files have it.
+    pub observe: Option<PathBuf>,
+    /// How long one step may take before Default is restored.
+    pub step_timeout: Duration,
 }
 
 impl Files {
@@ -165,14 +113,9 @@ pub async fn check(files: &Files) -> anyhow::Result<()> {
 }
 
 /// Puts the originals back.
-pub fn restore(flags: &Flags) -> anyhow::Result<()> {
-    let directories = Directories::open(
-        &flags.kubeadm_dir,
-        &flags.kubelet_configs,
-        Spec::default(),
-        print_notice,
-    )
-    .context("cannot work on the files of this control plane")?;
+pub fn restore(root: &Path, kubelets: &[PathBuf]) -> anyhow::Result<()> {
+    let directories = Directories::open(root, kubelets, Spec::default(), print_notice)
+        .context("cannot work on the files of this control plane")?;
     let restored = directories.restore()?;
     if restored.is_empty() {
         return print("nothing was changed, so there is nothing to restore\n");

@@ -1,6 +1,6 @@
 //! Profiles of a cluster, over its API.
 
-use super::{ApplyFlags, Connection, StatusFlags, print, print_check};
+use crate::{print, print_check};
 use anyhow::{Context as _, bail};
 use pointsman_api_client::connect::connect;
 use pointsman_api_client::{ApiError, Client, Patch, Source};
@@ -22,12 +22,22 @@ const STALE: Duration = Duration::from_secs(15);
 /// Counts attempts at the same profile.
 const ATTEMPT: &str = "pointsman.io/worker-latency-profile-attempt";
 
+/// A profile for the cluster.
+pub struct Request {
+    /// Its name, or its short one.
+    pub profile: String,
+    /// Other profiles for the nodes of some pools; an empty name removes one.
+    pub pools: Vec<(String, String)>,
+    /// How long the rollout is followed; not at all without.
+    pub follow: Option<Duration>,
+}
+
 /// Asks for the profile, then follows its rollout.
-pub(super) async fn apply(flags: &ApplyFlags) -> anyhow::Result<()> {
+pub async fn apply(source: &Source, request: &Request) -> anyhow::Result<()> {
     let catalog = Catalog::standard();
-    let profile = catalog.find(&flags.profile)?;
+    let profile = catalog.find(&request.profile)?;
     let mut annotations = Map::new();
-    for (pool, name) in &flags.pools {
+    for (pool, name) in &request.pools {
         let key = format!("pointsman.io/worker-latency-profile.{pool}");
         let value = match name.as_str() {
             "" => Value::Null,
@@ -35,7 +45,7 @@ pub(super) async fn apply(flags: &ApplyFlags) -> anyhow::Result<()> {
         };
         annotations.insert(key, value);
     }
-    let client = open(&flags.connection).await?;
+    let client = open(source).await?;
     let (spec, conditions) = look(&client)
         .await
         .context("cannot read nodes.config.openshift.io/cluster")?;
@@ -61,10 +71,10 @@ pub(super) async fn apply(flags: &ApplyFlags) -> anyhow::Result<()> {
         Err(error) => return Err(error).context("cannot write nodes.config.openshift.io/cluster"),
     }
     print(&format!("{} is requested\n", profile.name))?;
-    if flags.no_wait {
-        return Ok(());
+    match request.follow {
+        Some(timeout) => follow(&client, Some(timeout)).await,
+        None => Ok(()),
     }
-    follow(&client, Some(flags.timeout)).await
 }
 
 async fn create(client: &Client, mut wanted: Value) -> anyhow::Result<()> {
@@ -84,12 +94,14 @@ async fn create(client: &Client, mut wanted: Value) -> anyhow::Result<()> {
     }
 }
 
+/// Prints what owners say whenever it changes, until the profile is in force or an owner is degraded.
+pub async fn watch(source: &Source) -> anyhow::Result<()> {
+    follow(&open(source).await?, None).await
+}
+
 /// Prints what owners say.
-pub(super) async fn status(flags: &StatusFlags) -> anyhow::Result<()> {
-    let client = open(&flags.connection).await?;
-    if flags.watch {
-        return follow(&client, None).await;
-    }
+pub async fn status(source: &Source) -> anyhow::Result<()> {
+    let client = open(source).await?;
     let (spec, conditions) = look(&client).await?;
     let Some(spec) = spec else {
         return print("No profile was ever asked for; `pointsman profile apply PROFILE` does.\n");
@@ -98,16 +110,10 @@ pub(super) async fn status(flags: &StatusFlags) -> anyhow::Result<()> {
 }
 
 /// Reads the values in force and judges them.
-pub(super) async fn check(connection: &Connection) -> anyhow::Result<()> {
-    let cluster = Cluster::reader(open(connection).await?);
-    let mut readings = Readings::default();
-    for driver in cluster.drivers() {
-        let reading = driver
-            .read()
-            .await
-            .context("cannot read the settings of a component")?;
-        reading.part.put_into(&mut readings);
-    }
+pub async fn check(source: &Source) -> anyhow::Result<()> {
+    let cluster = Cluster::reader(open(source).await?);
+    let readings = readings(&cluster).await;
+    let readings = readings.context("cannot read the settings of a component")?;
     let state = readings.state().context("the values in force are not known")?;
     print_check(&state)
 }
@@ -120,9 +126,8 @@ async fn readings(cluster: &Cluster) -> Result<Readings, DriverError> {
     Ok(readings)
 }
 
-async fn open(connection: &Connection) -> anyhow::Result<Client> {
-    let source = Source::from_flag(connection.kubeconfig.clone());
-    connect(&source, "pointsman-profile").await.context(
+async fn open(source: &Source) -> anyhow::Result<Client> {
+    connect(source, "pointsman-profile").await.context(
         "name a kubeconfig with --kubeconfig, or files of a kubeadm control plane with --kubeadm-dir",
     )
 }
