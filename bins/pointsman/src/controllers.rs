@@ -1,6 +1,7 @@
 //! `pointsman controllers`.
 
-use crate::{duration, stop_signal};
+use crate::duration;
+use crate::shutdown::run_until_signal;
 use anyhow::bail;
 use clap::Args;
 use pointsman_api_client::Source;
@@ -157,15 +158,7 @@ impl NodeHealth {
 
 /// Runs the loops until a signal stops them.
 pub async fn run(flags: Flags) -> anyhow::Result<()> {
-    let (stop, stopping) = watch::channel(false);
-    let running = run_until(flags, stopping);
-    tokio::pin!(running);
-    tokio::select! {
-        outcome = &mut running => return outcome,
-        signal = stop_signal() => signal?,
-    }
-    stop.send_replace(true);
-    running.await
+    run_until_signal(|stopping| run_until(flags, stopping)).await
 }
 
 /// Runs the loops until `stopping` turns true.

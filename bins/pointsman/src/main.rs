@@ -12,12 +12,14 @@ mod node;
 mod output;
 mod profile;
 mod proxy;
+mod shutdown;
 mod sli;
 mod trials;
 mod up;
 
 use clap::{Parser, Subcommand};
 use pointsman_cluster::{self as cluster, rootless};
+use shutdown::stop_signal;
 use std::process::ExitCode;
 
 /// From a pod's health to every node's load-balancing rules, measured.
@@ -203,16 +205,4 @@ fn raise_descriptor_limit() {
     ) {
         tracing::debug!(%error, "cannot raise the limit of open files");
     }
-}
-
-/// Waits for the signal that asks the program to stop.
-async fn stop_signal() -> anyhow::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => tracing::info!("stopping on SIGTERM"),
-        _ = interrupt.recv() => tracing::info!("stopping on SIGINT"),
-    }
-    Ok(())
 }

@@ -4,7 +4,8 @@ mod file;
 mod probe_only;
 
 use crate::config_file::{self, Kind};
-use crate::{duration, stop_signal};
+use crate::duration;
+use crate::shutdown::run_until_signal;
 use anyhow::{Context, bail};
 use base64::Engine;
 use clap::Args;
@@ -24,7 +25,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
 
 /// The version that `kubectl get nodes` shows.
 const VERSION: &str = concat!("v1.33.0+pointsman-", env!("CARGO_PKG_VERSION"));
@@ -144,15 +144,7 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         .context("opening the runtime")?;
     let abilities = runtime.abilities();
     tracing::info!(?abilities, "the runtime is open");
-    let (stop, stopping) = watch::channel(false);
-    let running = run_agent(config, Arc::new(runtime), registry, stopping);
-    tokio::pin!(running);
-    tokio::select! {
-        outcome = &mut running => return Ok(outcome?),
-        signal = stop_signal() => signal?,
-    }
-    stop.send_replace(true);
-    Ok(running.await?)
+    run_until_signal(|stopping| run_agent(config, Arc::new(runtime), registry, stopping)).await
 }
 
 async fn run_probe_only(flags: Flags) -> anyhow::Result<()> {

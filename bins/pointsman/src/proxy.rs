@@ -3,7 +3,8 @@
 mod config;
 mod file;
 
-use crate::{config_file, duration, stop_signal};
+use crate::shutdown::run_until_signal;
+use crate::{config_file, duration};
 use anyhow::Context;
 use clap::{ArgAction, Args, ValueEnum};
 use file::File;
@@ -15,7 +16,6 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::time::Duration;
-use tokio::sync::watch;
 
 /// Flags keep kube-proxy's names and formats. What the file given with --config sets wins over flags, but
 /// for --hostname-override.
@@ -228,15 +228,7 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     if init_only {
         return initialise(&config);
     }
-    let (stop, stopping) = watch::channel(false);
-    let running = run_proxy(config, Registry::new(), stopping);
-    tokio::pin!(running);
-    tokio::select! {
-        outcome = &mut running => return Ok(outcome?),
-        signal = stop_signal() => signal?,
-    }
-    stop.send_replace(true);
-    Ok(running.await?)
+    run_until_signal(|stopping| run_proxy(config, Registry::new(), stopping)).await
 }
 
 /// The rest of what needs privileges that a proxy without `--init-only` does as it goes.

@@ -1,6 +1,7 @@
 //! `pointsman sli`.
 
-use crate::{duration, stop_signal};
+use crate::duration;
+use crate::shutdown::stop_signal;
 use anyhow::{Context, bail};
 use clap::Args;
 use pointsman_api_client::Source;

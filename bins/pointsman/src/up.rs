@@ -1,7 +1,8 @@
 //! `pointsman up`, `down`, `status` and `exec`: a cluster on this machine.
 
 use crate::output::Output;
-use crate::{apiserver, controllers, stop_signal};
+use crate::shutdown::stop_signal;
+use crate::{apiserver, controllers};
 use clap::{Args, Parser, ValueEnum};
 use pointsman_api_server::Running as ApiServer;
 use pointsman_cluster::up::{self, Config, Program};

@@ -1,13 +1,12 @@
 //! `pointsman node --probe-only`: sub-second readiness beside a kubelet.
 
-use crate::stop_signal;
+use crate::shutdown::run_until_signal;
 use anyhow::Context;
 use pointsman_http::{Incoming, Request, Server, StatusCode, reply, text};
 use pointsman_probe_only::{Config, run as run_prober};
 use pointsman_telemetry::{BuildInfo, CONTENT_TYPE, Registry, register_process};
 use std::net::SocketAddr;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 
 /// Probes the pods that ask for it until a signal stops it.
 pub async fn run(config: Config, listen: Option<SocketAddr>) -> anyhow::Result<()> {
@@ -24,15 +23,7 @@ pub async fn run(config: Config, listen: Option<SocketAddr>) -> anyhow::Result<(
             .with_context(|| format!("listening on {address}"))?;
         tokio::spawn(serve(listener, registry.clone()));
     }
-    let (stop, stopping) = watch::channel(false);
-    let running = run_prober(config, &registry, stopping);
-    tokio::pin!(running);
-    tokio::select! {
-        outcome = &mut running => return Ok(outcome?),
-        signal = stop_signal() => signal?,
-    }
-    stop.send_replace(true);
-    Ok(running.await?)
+    run_until_signal(|stopping| run_prober(config, &registry, stopping)).await
 }
 
 /// Answers `/metrics` and `/healthz`.

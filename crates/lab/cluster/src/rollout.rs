@@ -1,8 +1,41 @@
-//! Has a Deployment the pods that it should have?
+//! Which Deployments serve, and have they the pods that they should have?
 
 use pointsman_api_client::{ApiError, Client, Resource, Scope};
 use pointsman_objects::Pod;
-use serde_json::Value;
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// A Deployment of `pointsman serve-http` whose pods, with the label `app`, are replaced one after the other.
+pub fn deployment(name: &str, program: &Path, port: u16, replicas: u64) -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": name, "labels": {"app": name}},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": name}},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "template": {
+                "metadata": {"labels": {"app": name}},
+                "spec": {"terminationGracePeriodSeconds": 10, "containers": [container(program, port)]},
+            },
+        },
+    })
+}
+
+/// A container of `pointsman serve-http`, probed every 200 ms until it is ready and then every second.
+pub fn container(program: &Path, port: u16) -> Value {
+    json!({
+        "name": "web",
+        "image": "host",
+        "command": [program, "serve-http", format!("--listen=0.0.0.0:{port}")],
+        "ports": [{"containerPort": port}],
+        "readinessProbe": {
+            "httpGet": {"path": "/ready", "port": port},
+            "periodSeconds": 1, "periodMilliseconds": -800,
+            "timeoutSeconds": 1, "failureThreshold": 1,
+        },
+    })
+}
 
 /// The pods with the label `app`, in order of name.
 pub async fn pods(client: &Client, namespace: &str, app: &str) -> Result<Vec<Pod>, ApiError> {
@@ -32,7 +65,6 @@ pub fn is_rolled_out(deployment: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn a_rollout_is_over_when_every_pod_is_new_and_available() {

@@ -36,7 +36,7 @@ pub struct Slices {
 
 /// Creates the Deployment and the Service.
 pub async fn create(client: &Client, program: &Path) -> anyhow::Result<()> {
-    let deployment = deployment(&program.display().to_string()).to_string();
+    let deployment = rollout::deployment(SERVICE, program, POD_PORT, REPLICAS).to_string();
     let deployments = client.api(Resource::DEPLOYMENTS, Some(NAMESPACE));
     let _: Value = deployments
         .create(deployment)
@@ -128,35 +128,6 @@ pub fn items(list: &Value) -> impl Iterator<Item = &Value> {
 /// A string, or nothing.
 pub fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
-}
-
-fn deployment(program: &str) -> Value {
-    json!({
-        "apiVersion": "apps/v1", "kind": "Deployment",
-        "metadata": {"name": SERVICE},
-        "spec": {
-            "replicas": REPLICAS,
-            "selector": {"matchLabels": {"app": SERVICE}},
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
-            "template": {
-                "metadata": {"labels": {"app": SERVICE}},
-                "spec": {
-                    "terminationGracePeriodSeconds": 10,
-                    "containers": [{
-                        "name": "web",
-                        "image": "host",
-                        "command": [program, "serve-http", format!("--listen=0.0.0.0:{POD_PORT}")],
-                        "ports": [{"containerPort": POD_PORT}],
-                        "readinessProbe": {
-                            "httpGet": {"path": "/ready", "port": POD_PORT},
-                            "periodSeconds": 1, "periodMilliseconds": -800,
-                            "timeoutSeconds": 1, "failureThreshold": 1,
-                        },
-                    }],
-                },
-            },
-        },
-    })
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What is set up for the scenario, and how is it removed?
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -41,7 +42,7 @@ pub struct Cluster {
     pub record: Record,
     pub client: Client,
     /// Our own program, which pods run.
-    pub program: String,
+    pub program: PathBuf,
     /// Pods that nobody runs, behind a Service each.
     others: Vec<String>,
     beating: Option<AbortHandle>,
@@ -62,7 +63,7 @@ impl Cluster {
         Ok(Self {
             record,
             client,
-            program: program.display().to_string(),
+            program,
             others: Vec::new(),
             beating: None,
         })
@@ -133,7 +134,7 @@ impl Cluster {
 
     /// Makes a Deployment and a Service for it; returns where the Service is, once all pods are available.
     pub async fn add_deployment(&self, name: &str, replicas: u64) -> anyhow::Result<SocketAddr> {
-        let deployment = objects::deployment(name, &self.program, replicas);
+        let deployment = rollout::deployment(name, &self.program, objects::PORT, replicas);
         let _: Value = self
             .api(Resource::DEPLOYMENTS)
             .create(deployment.to_string())

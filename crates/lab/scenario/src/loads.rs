@@ -26,7 +26,7 @@ impl Loads {
     /// Starts them; returns once each has had an answer.
     pub async fn start(
         record: &Record,
-        program: &str,
+        program: &Path,
         target: SocketAddr,
         rate: u32,
     ) -> anyhow::Result<Self> {
@@ -45,7 +45,7 @@ impl Loads {
             let tally = Arc::new(Mutex::new(Tally::default()));
             let counting = tally.clone();
             let count = move |more: Tally| lock(&counting).merge(&more);
-            let (process, reader) = load::spawn(&node.namespace, Path::new(program), flags, count)?;
+            let (process, reader) = load::spawn(&node.namespace, program, flags, count)?;
             loads.readers.push(reader);
             loads.processes.push(process);
             loads.tallies.push(tally);

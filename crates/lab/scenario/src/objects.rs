@@ -1,8 +1,10 @@
 //! What do the scenario's objects look like?
 
 use std::net::Ipv4Addr;
+use std::path::Path;
 
 use jiff::Timestamp;
+use pointsman_cluster::rollout::container;
 use serde_json::{Value, json};
 
 /// Where pods that answer listen, and where Services lead.
@@ -18,7 +20,7 @@ pub fn service(name: &str, app: &str, port: u16, address: Option<Ipv4Addr>) -> V
 }
 
 /// A pod that a node's agent runs: a small server that is probed five times a second.
-pub fn served_pod(name: &str, node: &str, program: &str) -> Value {
+pub fn served_pod(name: &str, node: &str, program: &Path) -> Value {
     json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "labels": { "app": name } },
         "spec": { "nodeName": node, "terminationGracePeriodSeconds": 5,
             "containers": [container(program, PORT)] } })
@@ -30,17 +32,8 @@ pub fn spoken_for(name: &str, node: &str) -> Value {
         "spec": { "nodeName": node, "containers": [{ "name": "web", "image": "host" }] } })
 }
 
-/// A Deployment whose pods are replaced one after the other.
-pub fn deployment(name: &str, program: &str, replicas: u64) -> Value {
-    json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": name },
-        "spec": { "replicas": replicas, "selector": { "matchLabels": { "app": name } },
-            "strategy": { "rollingUpdate": { "maxSurge": 1, "maxUnavailable": 0 } },
-            "template": { "metadata": { "labels": { "app": name } },
-                "spec": { "terminationGracePeriodSeconds": 5, "containers": [container(program, PORT)] } } } })
-}
-
 /// The change to a Deployment whose new pods answer, or refuse.
-pub fn replaced(program: &str, round: u64, answer: bool) -> Value {
+pub fn replaced(program: &Path, round: u64, answer: bool) -> Value {
     let port = if answer { PORT } else { OTHER_PORT };
     json!({ "spec": { "template": {
         "metadata": { "annotations": { "pointsman.io/round": round.to_string() } },
@@ -60,11 +53,4 @@ pub fn status(address: Ipv4Addr, ready: bool, now: Timestamp) -> Value {
         "status": { "phase": "Running", "podIP": address, "podIPs": [{ "ip": address }],
             "conditions": [{ "type": "Ready", "status": status, "lastTransitionTime": format!("{now:.0}") }] },
     })
-}
-
-fn container(program: &str, port: u16) -> Value {
-    json!({ "name": "web", "image": "host",
-        "command": [program, "serve-http", format!("--listen=0.0.0.0:{port}")],
-        "readinessProbe": { "httpGet": { "path": "/ready", "port": port },
-            "periodSeconds": 1, "periodMilliseconds": -800, "timeoutSeconds": 1, "failureThreshold": 1 } })
 }

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Creates what is missing, and brings up to date what an earlier demonstration left.
 pub async fn create(stage: &Stage) -> anyhow::Result<()> {
-    let deployment = deployment(&stage.program.display().to_string());
+    let deployment = rollout::deployment(NAME, &stage.program, POD_PORT, REPLICAS);
     apply(&stage.client, Resource::DEPLOYMENTS, &deployment).await?;
     apply(&stage.client, Resource::SERVICES, &service()).await
 }
@@ -113,36 +113,6 @@ async fn apply(client: &Client, resource: Resource, object: &Value) -> anyhow::R
         return Ok(());
     }
     created.map(drop).with_context(|| format!("creating {NAME}"))
-}
-
-fn deployment(program: &str) -> Value {
-    json!({
-        "apiVersion": "apps/v1", "kind": "Deployment",
-        "metadata": {"name": NAME, "labels": {"app": NAME}},
-        "spec": {
-            "replicas": REPLICAS,
-            "selector": {"matchLabels": {"app": NAME}},
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
-            "template": {
-                "metadata": {"labels": {"app": NAME}},
-                "spec": {
-                    "terminationGracePeriodSeconds": 10,
-                    "containers": [{
-                        "name": "web",
-                        "image": "host",
-                        "command": [program, "serve-http", format!("--listen=0.0.0.0:{POD_PORT}")],
-                        "ports": [{"containerPort": POD_PORT}],
-                        "readinessProbe": {
-                            "httpGet": {"path": "/ready", "port": POD_PORT},
-                            // Every 200 ms until it is ready, then every second.
-                            "periodSeconds": 1, "periodMilliseconds": -800,
-                            "timeoutSeconds": 1, "failureThreshold": 1,
-                        },
-                    }],
-                },
-            },
-        },
-    })
 }
 
 fn service() -> Value {
