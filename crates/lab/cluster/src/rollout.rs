@@ -76,6 +76,7 @@ mod tests {
         assert!(is_rolled_out(&deployment(2, 3)));
         assert!(!is_rolled_out(&deployment(1, 3)));
         assert!(!is_rolled_out(&deployment(2, 2)));
+        assert!(!is_rolled_out(&json!({})));
         let none = json!({ "metadata": { "generation": 1 }, "spec": { "replicas": 0 }, "status": { "observedGeneration": 1 } });
         assert!(is_rolled_out(&none));
     }

@@ -122,22 +122,3 @@ fn service() -> Value {
         "spec": {"selector": {"app": NAME}, "ports": [{"port": 80, "targetPort": POD_PORT}]},
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_rollout_is_over_when_every_pod_is_new_and_available() {
-        let deployment = |observed: u64, updated: u64| {
-            json!({"metadata": {"generation": 2}, "status": {
-                "observedGeneration": observed, "replicas": REPLICAS,
-                "updatedReplicas": updated, "availableReplicas": REPLICAS,
-            }})
-        };
-        assert!(is_rolled_out(&deployment(2, REPLICAS)));
-        assert!(!is_rolled_out(&deployment(1, REPLICAS)));
-        assert!(!is_rolled_out(&deployment(2, REPLICAS - 1)));
-        assert!(!is_rolled_out(&json!({})));
-    }
-}
