@@ -303,7 +303,7 @@ fn judge(case: &Case, written: &Written, seen: &[Seen], report: &mut Report) {
     }
     let doubled: usize = seen.iter().map(|watcher| watcher.doubled).sum();
     let disordered: usize = seen.iter().map(|watcher| watcher.disordered).sum();
-    let (delivered, id, what) = (after_answer.len(), case.id, case.what);
+    let (delivered, id, what) = (after_answer.count(), case.id, case.what);
     for (name, since, latencies) in [("answer", "answered", after_answer), ("send", "sent", after_send)] {
         let sorted = latencies.sorted();
         let bound = Some(Bound::AtMost(100.0));

@@ -32,7 +32,7 @@ pub async fn run(workplace: &Workplace, scale: &Scale, report: &mut Report) -> a
     ] {
         let before = server.usages()?;
         let (latencies, took) = load_server(&server, scale, load, what).await?;
-        let rate = latencies.len() as f64 / took.as_secs_f64();
+        let rate = latencies.count() as f64 / took.as_secs_f64();
         let sorted = latencies.sorted();
         let row = |name: &str| format!("{what}, {} clients: {name}", scale.writers);
         let key = |name: &str| format!("{id}_{name}");

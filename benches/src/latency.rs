@@ -21,7 +21,7 @@ impl Latencies {
     }
 
     /// How many durations there are.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.micros.len()
     }
 
