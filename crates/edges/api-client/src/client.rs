@@ -38,7 +38,7 @@ pub struct DeleteOptions {
     /// Only the object with this uid.
     #[serde(skip_serializing_if = "Option::is_none")]
     preconditions: Option<Preconditions>,
-    /// Seconds between the wish and the removal.
+    /// Seconds between the request and the removal.
     #[serde(skip_serializing_if = "Option::is_none")]
     grace_period_seconds: Option<u32>,
 }

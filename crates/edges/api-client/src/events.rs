@@ -1,7 +1,7 @@
 //! How do people learn what a controller did to their object?
 //!
 //! Events of the core group, as `kubectl describe` shows them. Repetitions raise a count instead of
-//! making new objects, and an object that causes too many is told about less often. Recording never
+//! making new objects, and an object that causes too many gets fewer events. Recording never
 //! blocks and never fails: an event that cannot be written is dropped.
 
 use crate::client::{Client, Patch};
@@ -40,7 +40,7 @@ pub struct Subject {
     pub uid: String,
 }
 
-/// Whether an event is good news.
+/// Whether somebody should look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum Severity {
     /// All is well.

@@ -1,4 +1,4 @@
-//! Which objects has the caller been told of?
+//! Which objects does the caller know of?
 
 mod names;
 
@@ -31,10 +31,10 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// The objects told so far, and during a list those that it has shown.
+/// The objects reported so far, and during a list those that it has shown.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    told: Names,
+    reported: Names,
     /// Objects from before the list that it has not shown yet; `None` outside of lists.
     unseen: Option<Names>,
 }
@@ -42,7 +42,7 @@ pub(super) struct Known {
 impl Known {
     /// A list begins, or begins again.
     pub fn begin_list(&mut self) {
-        let mut unseen = std::mem::take(&mut self.told);
+        let mut unseen = std::mem::take(&mut self.reported);
         // What an earlier attempt has not shown either.
         for (namespace, name) in self.unseen.take().iter().flat_map(Names::iter) {
             unseen.insert(namespace, name);
@@ -63,24 +63,24 @@ impl Known {
             .map(|(namespace, name)| ObjectKey::new(namespace, name));
         let mut gone: Vec<ObjectKey> = keys.collect();
         gone.sort();
-        self.told.shrink();
+        self.reported.shrink();
         gone
     }
 
-    /// An object was told.
+    /// An object was reported.
     pub fn insert(&mut self, namespace: &str, name: &str) {
         if let Some(unseen) = &mut self.unseen {
             unseen.remove(namespace, name);
         }
-        self.told.insert(namespace, name);
+        self.reported.insert(namespace, name);
     }
 
-    /// An object was told to be gone.
+    /// An object was reported as gone.
     pub fn remove(&mut self, namespace: &str, name: &str) {
         if let Some(unseen) = &mut self.unseen {
             unseen.remove(namespace, name);
         }
-        self.told.remove(namespace, name);
+        self.reported.remove(namespace, name);
     }
 }
 
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_tells_what_is_gone_even_if_it_had_to_begin_twice() {
+    fn a_list_shows_what_is_gone_even_if_it_had_to_begin_twice() {
         let mut known = Known::default();
         known.begin_list();
         known.insert("ns", "a");

@@ -64,7 +64,7 @@ pub enum Event<T> {
         /// [`Event::Synced`] after the list covers it.
         resource_version: Option<Box<str>>,
     },
-    /// Everything up to this resource version has been told: after a list, and with bookmarks.
+    /// Everything up to this resource version has been reported: after a list, and with bookmarks.
     Synced(Box<str>),
 }
 
@@ -131,7 +131,7 @@ struct Stream {
     lines: Lines,
     resource_version: String,
     since: Instant,
-    heard: Instant,
+    last_line: Instant,
 }
 
 /// Follows one collection for ever.
@@ -469,14 +469,14 @@ impl Stream {
             lines,
             resource_version,
             since: now,
-            heard: now,
+            last_line: now,
         }
     }
 
     /// The next line. Can be dropped and called again.
     async fn next(&mut self) -> Result<Option<BytesMut>, ApiError> {
-        let line = tokio::time::timeout_at(self.heard + SILENCE, self.lines.next()).await;
-        self.heard = Instant::now();
+        let line = tokio::time::timeout_at(self.last_line + SILENCE, self.lines.next()).await;
+        self.last_line = Instant::now();
         line.unwrap_or_else(|_| Err(ApiError::Unreachable(format!("silent for {SILENCE:?}"))))
     }
 }

@@ -43,7 +43,7 @@ async fn a_streamed_list_is_followed_and_resumed_where_it_broke_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gap_leads_to_a_list_that_tells_what_is_gone() {
+async fn a_gap_leads_to_a_list_that_shows_what_is_gone() {
     let first = [
         line("ADDED", "a", "1", 10),
         line("ADDED", "b", "2", 20),
@@ -138,8 +138,8 @@ async fn what_came_before_an_error_does_not_wait_for_the_next_attempt() {
     ];
     let script = Script::new(&[(200, &lines.concat())]);
     let start = Instant::now();
-    let told = events(&script, 4).await;
-    assert_eq!(told[3], applied("a", "3", 11));
+    let seen = events(&script, 4).await;
+    assert_eq!(seen[3], applied("a", "3", 11));
     assert_eq!(start.elapsed(), Duration::ZERO);
 }
 

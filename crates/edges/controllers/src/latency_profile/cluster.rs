@@ -173,7 +173,7 @@ impl Desk for Cluster {
                         version: Some(object.metadata.resource_version.to_string()),
                         uid: object.metadata.uid.to_string(),
                     };
-                    Ok((Some(object.wish()), posted))
+                    Ok((Some(object.wanted()), posted))
                 }
                 Err(ApiError::NotFound(_)) => Ok((None, Posted::default())),
                 Err(error) => Err(failed(error)),
@@ -215,7 +215,7 @@ impl Desk for Cluster {
                 uid: posted.uid.clone(),
             }
         } else {
-            // The wish itself is gone: people look next where owners write.
+            // The request itself is gone: people look next where owners write.
             Subject {
                 api_version: "v1".into(),
                 kind: "ConfigMap".into(),

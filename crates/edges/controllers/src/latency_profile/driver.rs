@@ -70,7 +70,7 @@ pub trait Driver: Send + Sync {
     fn write<'a>(&'a self, epoch: u64, change: Option<&'a Change>, version: &'a Version) -> Doing<'a, ()>;
 }
 
-/// What is said where the wish was written.
+/// What is said where the profile was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Posted {
     /// All owners' conditions.
@@ -81,7 +81,7 @@ pub struct Posted {
     pub uid: String,
 }
 
-/// Where wishes come from, and where owners agree and report.
+/// Where requests come from, and where owners agree and report.
 pub trait Desk: Send + Sync {
     /// What owners agreed on.
     fn ledger(&self) -> Doing<'_, (Ledger, Version)>;
@@ -89,7 +89,7 @@ pub trait Desk: Send + Sync {
     fn record<'a>(&'a self, ledger: &'a Ledger, version: &'a Version) -> Doing<'a, ()>;
     /// What is wanted, and what is said about it.
     fn spec(&self) -> Doing<'_, (Option<Spec>, Posted)>;
-    /// Reports conditions; does nothing if they are told already.
+    /// Reports conditions; does nothing if they are there already.
     fn post<'a>(&'a self, posted: &'a Posted, conditions: &'a [Condition]) -> Doing<'a, Option<Vec<Stored>>>;
     fn tell(&self, posted: &Posted, notice: &Notice);
 }

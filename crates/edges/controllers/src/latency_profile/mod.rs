@@ -1,7 +1,7 @@
 //! How is a latency profile rolled out?
 //!
 //! Three owners, each a loop of its own that knows nothing of the other two: one for nodes' report
-//! periods, one for the grace period, one for default tolerations. They meet in objects only: the wish
+//! periods, one for the grace period, one for default tolerations. They meet in objects only: the request
 //! (`nodes.config.openshift.io/cluster`), the ledger, and the components' own configuration. What to do is
 //! decided by [`pointsman_latency_profile::rollout`]; here are the reads and writes around it.
 //!

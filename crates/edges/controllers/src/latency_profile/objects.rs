@@ -17,14 +17,15 @@ pub use pointsman_protocol::settings::{
     LEDGER as LEDGER_MAP, LEDGER_KEY, NAMESPACE, NODE as NODE_MAP,
 };
 
-/// The only name that the wish may have.
+/// The only name that the request may have.
 pub const CONFIG_NODE: &str = "cluster";
 
-/// A pool's profile, as an annotation of the wish; the pool's name follows.
+/// A pool's profile, as an annotation of the request; the pool's name follows.
 pub const POOL_PROFILE: &str = "pointsman.io/worker-latency-profile.";
-/// Counts attempts at the same wish, as an annotation of it.
+/// Counts attempts at the same request, as an annotation of it.
 pub const ATTEMPT: &str = "pointsman.io/worker-latency-profile-attempt";
 
+/// The object that asks for a profile.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ConfigNode {
@@ -53,7 +54,7 @@ struct ProfileStatus {
 
 impl ConfigNode {
     /// What is asked for.
-    pub fn wish(&self) -> Spec {
+    pub fn wanted(&self) -> Spec {
         let pools = self.metadata.annotations.iter().filter_map(|(key, profile)| {
             let pool = key.strip_prefix(POOL_PROFILE)?;
             Some((Pool::named(pool), profile.to_owned()))
@@ -61,7 +62,7 @@ impl ConfigNode {
         let attempt = self.metadata.annotations.get(ATTEMPT);
         let attempt: i64 = attempt.and_then(|text| text.parse().ok()).unwrap_or(0);
         Spec {
-            // The same profile once more is a wish of its own, but changes no field that is counted.
+            // The same profile once more is a request of its own, but changes no field that is counted.
             generation: self.metadata.generation.wrapping_add(attempt << 32),
             profile: self.spec.worker_latency_profile.clone(),
             pools: pools.collect(),
@@ -226,11 +227,11 @@ mod tests {
     }
 
     #[test]
-    fn wishes_for_pools_are_annotations() {
+    fn requests_for_pools_are_annotations() {
         let text = r#"{"metadata": {"generation": 3, "annotations": {"pointsman.io/worker-latency-profile.edge": "LowUpdateSlowReaction"}},
             "spec": {"workerLatencyProfile": "Default"}}"#;
-        let wish = serde_json::from_str::<ConfigNode>(text).unwrap().wish();
-        assert_eq!((wish.generation, wish.profile.as_str()), (3, "Default"));
-        assert_eq!(wish.pools[&Pool::named("edge")], "LowUpdateSlowReaction");
+        let wanted = serde_json::from_str::<ConfigNode>(text).unwrap().wanted();
+        assert_eq!((wanted.generation, wanted.profile.as_str()), (3, "Default"));
+        assert_eq!(wanted.pools[&Pool::named("edge")], "LowUpdateSlowReaction");
     }
 }

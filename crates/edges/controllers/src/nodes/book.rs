@@ -34,7 +34,7 @@ pub(super) enum Assignment {
     Exhausted { uid: Text, range: ClusterRange },
 }
 
-/// What a sight of a node told.
+/// What a node turned out to need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Sight {
     /// Nothing to do.
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn two_holders_of_one_range_are_told_and_it_is_kept_from_others() {
+    fn two_holders_of_one_range_are_reported_and_it_is_kept_from_others() {
         let mut book = book("10.244.0.0/24");
         see(&mut book, "a", "1", &["10.244.0.0/24"]);
         let doubled = see(&mut book, "b", "2", &["10.244.0.0/24"]);

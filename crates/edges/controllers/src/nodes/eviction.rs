@@ -104,8 +104,8 @@ impl Evictions {
     }
 
     /// Nobody could see nodes come back for this long.
-    pub fn forgive(&mut self, deaf: Duration) {
-        self.evictor.forgive(deaf);
+    pub fn forgive(&mut self, outage: Duration) {
+        self.evictor.forgive(outage);
     }
 
     pub fn wake_at(&self) -> Option<Duration> {

@@ -88,7 +88,7 @@ impl Lifecycle {
         self.next_check = self.next_check.min(now.tick + settings.monitor_period);
     }
 
-    /// Takes in a node; returns what is to be done for its pods. `listed`: it is no news that it exists.
+    /// Takes in a node; returns what is to be done for its pods. `listed`: all nodes were seen before, so one that was not is new.
     pub fn observe(&mut self, node: &Arc<Node>, listed: bool, now: Now) -> Vec<Text> {
         let name = &node.metadata.name;
         let before = self.nodes.insert(name.clone(), node.clone());
@@ -218,13 +218,13 @@ impl Lifecycle {
         }
     }
 
-    /// Takes back a job. `deaf`: nobody could be heard lately, so this is no time for verdicts.
-    pub fn finish(&mut self, done: Done, deaf: bool, now: Now) {
+    /// Takes back a job. `away`: the API server did not answer lately, so this is no time for verdicts.
+    pub fn finish(&mut self, done: Done, away: bool, now: Now) {
         match done {
             Done::Checked { node, live } => {
                 self.judging.remove(&node);
                 let live = match live {
-                    _ if deaf => LiveLease::Failed,
+                    _ if away => LiveLease::Failed,
                     Ok(lease) => LiveLease::Revision(lease.metadata.revision().0),
                     Err(ApiError::NotFound(_)) => LiveLease::Missing,
                     Err(error) => {

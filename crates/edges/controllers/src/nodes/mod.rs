@@ -5,7 +5,6 @@
 
 mod book;
 mod eviction;
-mod hearing;
 mod ipam;
 mod lifecycle;
 mod marking;
@@ -14,6 +13,7 @@ mod owner;
 mod pods;
 pub mod ranges;
 mod reporting;
+mod server_check;
 pub mod settings;
 mod write;
 
@@ -138,7 +138,7 @@ async fn work(
             done = owner.lifecycle.writers.next() => owner.lifecycle_done(done),
             done = owner.marking.writers.next() => owner.marking.finish(done, owner.tick()),
             done = owner.evictions.writers.next() => owner.evictions.finish(done, owner.tick()),
-            answered = owner.hearing.writers.next() => owner.answered(answered),
+            answered = owner.server_check.writers.next() => owner.answered(answered),
             done = owner.ipam.writers.next() => owner.ipam.finish(done, owner.tick()),
             done = owner.reporting.writers.next() => owner.reporting.finish(done, owner.tick()),
             count = inbox.recv_many(&mut batch, INBOX) => {

@@ -1,12 +1,12 @@
 //! Who owns what is known of nodes, and which loop sees what?
 
 use super::eviction::Evictions;
-use super::hearing::Hearing;
 use super::ipam::Ipam;
 use super::lifecycle::{Done, Lifecycle};
 use super::marking::Marking;
 use super::pods::Pods;
 use super::reporting::Reporting;
+use super::server_check::ServerCheck;
 use super::{Edge, Input, Source, Wanted};
 use crate::manager::Context;
 use pointsman_api_client::ObjectKey;
@@ -30,7 +30,7 @@ pub(super) struct Owner {
     pub evictions: Evictions,
     pub ipam: Ipam,
     pub reporting: Reporting,
-    pub hearing: Hearing,
+    pub server_check: ServerCheck,
 }
 
 impl Owner {
@@ -55,7 +55,7 @@ impl Owner {
                 metrics.ranges.clone(),
             ),
             reporting: Reporting::new(edge.clone(), config.health),
-            hearing: Hearing::new(edge),
+            server_check: ServerCheck::new(edge),
         }
     }
 
@@ -86,7 +86,7 @@ impl Owner {
             Input::Listing(_) => {}
             Input::Listed(source) => {
                 if self.missing.remove(&source) && self.missing.is_empty() {
-                    self.hearing.begin(self.tick());
+                    self.server_check.begin(self.tick());
                     tracing::info!("nodes: first lists are complete");
                 }
             }
@@ -136,16 +136,16 @@ impl Owner {
 
     pub fn lifecycle_done(&mut self, done: Done) {
         let now = self.now();
-        let deaf = self.hearing.deaf(now.tick, self.period());
-        self.lifecycle.finish(done, deaf, now);
+        let away = self.server_check.is_away(now.tick, self.period());
+        self.lifecycle.finish(done, away, now);
     }
 
     /// The API server answered, or did not.
     pub fn answered(&mut self, answered: bool) {
         let now = self.tick();
-        if let Some(deaf) = self.hearing.finish(answered, now, self.period()) {
-            self.lifecycle.monitor.forgive(deaf, now);
-            self.evictions.forgive(deaf);
+        if let Some(outage) = self.server_check.finish(answered, now, self.period()) {
+            self.lifecycle.monitor.forgive(outage, now);
+            self.evictions.forgive(outage);
         }
     }
 
@@ -169,8 +169,8 @@ impl Owner {
         if !self.wanted.lifecycle && !self.wanted.eviction {
             return;
         }
-        self.hearing.start(now.tick, self.period());
-        if self.hearing.deaf(now.tick, self.period()) {
+        self.server_check.start(now.tick, self.period());
+        if self.server_check.is_away(now.tick, self.period()) {
             return;
         }
         if self.wanted.lifecycle {
@@ -191,13 +191,13 @@ impl Owner {
         let Wanted {
             lifecycle, eviction, ..
         } = self.wanted;
-        let deaf = self.hearing.deaf(now, self.period());
+        let away = self.server_check.is_away(now, self.period());
         let wakes = [
-            (lifecycle && !deaf, self.lifecycle.wake_at(now)),
-            (lifecycle && !deaf, self.marking.wake_at()),
-            (lifecycle && !deaf, self.reporting.wake_at()),
-            (eviction && !deaf, self.evictions.wake_at()),
-            (lifecycle || eviction, self.hearing.wake_at()),
+            (lifecycle && !away, self.lifecycle.wake_at(now)),
+            (lifecycle && !away, self.marking.wake_at()),
+            (lifecycle && !away, self.reporting.wake_at()),
+            (eviction && !away, self.evictions.wake_at()),
+            (lifecycle || eviction, self.server_check.wake_at()),
             (true, self.ipam.wake_at()),
         ];
         let first = wakes
@@ -214,6 +214,6 @@ impl Owner {
         self.evictions.writers.drain().await;
         self.ipam.writers.drain().await;
         self.reporting.writers.drain().await;
-        self.hearing.writers.drain().await;
+        self.server_check.writers.drain().await;
     }
 }

@@ -3,7 +3,7 @@
 //! The ConfigMap `kube-system/pointsman-controllers` overrides flags while the loops run, so that a
 //! latency profile can be rolled out without a restart. Values that make no sense change nothing: what
 //! was last good stays in force. So it does when the ConfigMap is deleted, since a grace period that
-//! silently falls back to a shorter one would punish nodes that report as seldom as they were told to;
+//! silently falls back to a shorter one would punish nodes that report as seldom as they were asked to;
 //! the ConfigMap is made again with the values in force.
 //!
 //! What is in force is written back as annotations of the same ConfigMap. They say the worse value first: a
@@ -165,7 +165,7 @@ pub fn observed(settings: &Settings) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Settings in force, and what the ConfigMap has to be told.
+/// Settings in force, and what the ConfigMap has to say.
 #[derive(Debug)]
 pub(super) struct LiveSettings {
     flags: Settings,
@@ -191,7 +191,7 @@ pub(super) enum Sight {
     Same,
     /// These settings come into force.
     Changed(Settings),
-    /// The values make no sense, for this reason; told once for each reason.
+    /// The values make no sense, for this reason; reported once for each reason.
     Refused(String),
 }
 

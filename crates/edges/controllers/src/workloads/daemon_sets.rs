@@ -150,10 +150,10 @@ async fn carry_out(edge: Edge, set: Arc<DaemonSet>, plan: DaemonSetPlan) -> Done
     edge.delete_pods(&about, &plan.delete, &mut written).await;
     if let Some(status) = &plan.status {
         let status = serde_json::to_value(status).expect("a status always serializes");
-        let told = edge
+        let reported = edge
             .write_status(Resource::DAEMON_SETS, &set.metadata, status)
             .await;
-        written.failure = written.failure.or(told.err());
+        written.failure = written.failure.or(reported.err());
     }
     Done { set, written }
 }

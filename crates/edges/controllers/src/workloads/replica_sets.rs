@@ -191,10 +191,10 @@ async fn carry_out(edge: Edge, set: Arc<ReplicaSet>, plan: ReplicaSetPlan) -> Do
     done.of_pods = written.failure.is_some();
     if let Some(status) = &plan.status {
         let status = serde_json::to_value(status).expect("a status always serializes");
-        let told = edge
+        let reported = edge
             .write_status(Resource::REPLICA_SETS, &set.metadata, status)
             .await;
-        written.failure = written.failure.take().or(told.err());
+        written.failure = written.failure.take().or(reported.err());
     }
     done
 }

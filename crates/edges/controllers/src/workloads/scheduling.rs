@@ -125,8 +125,8 @@ impl Scheduling {
                 }
                 Err(message) => {
                     self.waiting.insert(key.clone(), message.clone());
-                    let told = tell_unschedulable(self.edge.clone(), pod.clone(), message, now.wall);
-                    self.writers.start(done(key, pod, told));
+                    let reported = report_unschedulable(self.edge.clone(), pod.clone(), message, now.wall);
+                    self.writers.start(done(key, pod, reported));
                 }
             }
         }
@@ -182,7 +182,12 @@ async fn bind(edge: Edge, pod: Arc<Pod>, node: Text) -> Result<(), ApiError> {
     Ok(())
 }
 
-async fn tell_unschedulable(edge: Edge, pod: Arc<Pod>, message: String, now: Moment) -> Result<(), ApiError> {
+async fn report_unschedulable(
+    edge: Edge,
+    pod: Arc<Pod>,
+    message: String,
+    now: Moment,
+) -> Result<(), ApiError> {
     let metadata = &pod.metadata;
     let known = pod.scheduled_condition;
     let since = known

@@ -1,4 +1,4 @@
-//! Could nodes have been heard at all?
+//! Did the API server answer, so that nodes could report at all?
 //!
 //! While the API server is away no node can renew its lease, and once it is back all of them look silent
 //! for a moment. So the server is asked for a trifle every monitor period: time in which it gave no
@@ -16,8 +16,8 @@ use std::time::Duration;
 /// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The state of our hearing.
-pub(super) struct Hearing {
+/// The state of the check.
+pub(super) struct ServerCheck {
     edge: Edge,
     clock: Answers,
     next: Duration,
@@ -44,7 +44,7 @@ impl Answers {
     }
 }
 
-impl Hearing {
+impl ServerCheck {
     pub fn new(edge: Edge) -> Self {
         Self {
             edge,
@@ -59,8 +59,8 @@ impl Hearing {
         self.clock.last = now;
     }
 
-    /// Whether nothing may be decided, because nobody could be heard lately.
-    pub fn deaf(&self, now: Duration, period: Duration) -> bool {
+    /// Whether nothing may be decided, because no node could report lately.
+    pub fn is_away(&self, now: Duration, period: Duration) -> bool {
         self.clock.missing(now, period)
     }
 
@@ -76,19 +76,19 @@ impl Hearing {
         }
     }
 
-    /// Takes in an answer; returns for how long nobody could be heard, if that was too long.
+    /// Takes in an answer; returns for how long no node could report, if that was too long.
     pub fn finish(&mut self, answered: bool, now: Duration, period: Duration) -> Option<Duration> {
         if !answered {
             return None;
         }
-        let deaf = self.clock.came(now, period);
-        if let Some(deaf) = deaf {
+        let outage = self.clock.came(now, period);
+        if let Some(outage) = outage {
             tracing::warn!(
-                seconds = deaf.as_secs_f64(),
+                seconds = outage.as_secs_f64(),
                 "the API server answers again; silence meanwhile counts against no node"
             );
         }
-        deaf
+        outage
     }
 }
 
