@@ -46,46 +46,8 @@ pub(super) fn conditions(
     now: Moment,
 ) -> Option<Moment> {
     let now = now.start_of_second();
-    let (_, unavailable) = deployment.bounds();
-    let enough = status.available_replicas >= deployment.replicas() - unavailable;
-    let available = if enough {
-        (
-            "True",
-            "MinimumReplicasAvailable",
-            "Deployment has minimum availability.",
-        )
-    } else {
-        (
-            "False",
-            "MinimumReplicasUnavailable",
-            "Deployment does not have minimum availability.",
-        )
-    };
-    set(
-        status,
-        AVAILABLE,
-        available.0,
-        available.1,
-        available.2.into(),
-        now,
-    );
-    let failure = sets
-        .all()
-        .flat_map(|set| &set.status.conditions)
-        .find(|condition| condition.r#type == REPLICA_FAILURE);
-    match failure {
-        Some(failure) => set(
-            status,
-            REPLICA_FAILURE,
-            &failure.status,
-            &failure.reason,
-            failure.message.clone(),
-            now,
-        ),
-        None => status
-            .conditions
-            .retain(|condition| condition.r#type != REPLICA_FAILURE),
-    }
+    availability(deployment, status, now);
+    failures(sets, status, now);
     let Some(deadline) = deployment
         .spec
         .progress_deadline_seconds
@@ -104,6 +66,47 @@ pub(super) fn conditions(
         Duration::from_secs(u64::try_from(deadline).unwrap_or(0)),
         now,
     )
+}
+
+/// Says whether enough pods are available.
+fn availability(deployment: &Deployment, status: &mut DeploymentStatus, now: Moment) {
+    let (_, unavailable) = deployment.bounds();
+    let enough = status.available_replicas >= deployment.replicas() - unavailable;
+    let (value, reason, message) = if enough {
+        (
+            "True",
+            "MinimumReplicasAvailable",
+            "Deployment has minimum availability.",
+        )
+    } else {
+        (
+            "False",
+            "MinimumReplicasUnavailable",
+            "Deployment does not have minimum availability.",
+        )
+    };
+    set(status, AVAILABLE, value, reason, message.into(), now);
+}
+
+/// Takes over what a ReplicaSet says about pods that could not be made or removed.
+fn failures(sets: &Sets<'_>, status: &mut DeploymentStatus, now: Moment) {
+    let failure = sets
+        .all()
+        .flat_map(|set| &set.status.conditions)
+        .find(|condition| condition.r#type == REPLICA_FAILURE);
+    match failure {
+        Some(failure) => set(
+            status,
+            REPLICA_FAILURE,
+            &failure.status,
+            &failure.reason,
+            failure.message.clone(),
+            now,
+        ),
+        None => status
+            .conditions
+            .retain(|condition| condition.r#type != REPLICA_FAILURE),
+    }
 }
 
 /// How a rollout goes.
