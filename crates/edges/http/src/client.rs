@@ -62,10 +62,11 @@ impl ClientError {
             Self::Unreachable(_, error) => error.kind(),
             Self::TimedOut(..) => ErrorKind::TimedOut,
             Self::BadAnswer(_, error) => {
-                let cause = error
-                    .source()
-                    .and_then(|cause| cause.downcast_ref::<std::io::Error>());
-                cause.map_or(ErrorKind::InvalidData, std::io::Error::kind)
+                let cause = error.source().and_then(|cause| cause.downcast_ref());
+                match cause.map(std::io::Error::kind) {
+                    None | Some(ErrorKind::UnexpectedEof) => ErrorKind::InvalidData,
+                    Some(kind) => kind,
+                }
             }
             Self::BadRequest(..) | Self::TooLong(..) | Self::Status(..) => ErrorKind::Other,
         }
