@@ -33,7 +33,6 @@ pub struct Problem {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConvertedService {
     pub name: ServiceName,
-    /// Its version.
     pub revision: Option<Revision>,
     /// The IPv4 half, if there is one to program.
     pub v4: Option<Service<Ipv4Addr>>,
@@ -58,7 +57,6 @@ pub enum FamilySlice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConvertedSlice {
     pub slice: FamilySlice,
-    /// Its version.
     pub revision: Option<Revision>,
     /// When the change behind it happened.
     pub trigger: Option<Moment>,

@@ -73,7 +73,6 @@ pub enum Fate<A> {
     Delivered(BTreeMap<Backend<A>, SeenAs>),
     /// The rules leave it as it is.
     Untouched,
-    /// It vanishes.
     Dropped,
     /// The client is told that nobody listens.
     Rejected,

@@ -68,7 +68,6 @@ impl Schedule {
         }
     }
 
-    /// Something changed.
     pub fn request(&mut self) {
         self.requested = true;
     }

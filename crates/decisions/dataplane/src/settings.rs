@@ -96,7 +96,6 @@ impl InterfaceName {
         Ok(Self(text.into()))
     }
 
-    /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -21,7 +21,6 @@ use crate::schedule::{Intervals, Next, Schedule};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
     Services,
-    /// EndpointSlices.
     Slices,
 }
 

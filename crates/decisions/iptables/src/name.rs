@@ -24,7 +24,6 @@ impl Table {
     /// All tables we touch, in the order of a restore input.
     pub const ALL: [Self; 3] = [Self::Mangle, Self::Filter, Self::Nat];
 
-    /// The name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Filter => "filter",
@@ -122,7 +121,6 @@ impl Builtin {
         Self::Postrouting,
     ];
 
-    /// The name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Prerouting => "PREROUTING",
@@ -170,7 +168,6 @@ impl Top {
         Self::Canary,
     ];
 
-    /// The name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Services => "KUBE-SERVICES",

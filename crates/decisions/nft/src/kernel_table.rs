@@ -25,7 +25,6 @@ pub enum RefusedChange {
 /// A set and its elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetContent {
-    /// The declaration.
     pub set: Set,
     /// The elements by key. The two ends of a plain range are separate elements.
     pub elements: BTreeMap<(Value, bool), Element>,
@@ -34,7 +33,6 @@ pub struct SetContent {
 /// A chain and its rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainContent {
-    /// The declaration.
     pub chain: Chain,
     pub rules: Vec<Vec<Expr>>,
 }

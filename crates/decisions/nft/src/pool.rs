@@ -19,7 +19,6 @@ pub enum Pool {
 }
 
 impl Pool {
-    /// All pools.
     pub const ALL: [Self; 4] = [
         Self::Address,
         Self::AddressLocal,

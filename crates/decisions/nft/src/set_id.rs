@@ -21,7 +21,6 @@ pub enum SetId {
     ExternalLocal,
     /// Those that only some sources may use.
     Firewalled,
-    /// Those sources.
     SourceRanges,
     NodePorts,
     /// Those under the `Local` policy.

@@ -15,9 +15,8 @@ use crate::class::Class;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Slot<A> {
-    /// The endpoint.
     pub backend: Backend<A>,
-    /// Never zero.
+    /// Is never zero.
     pub token: u32,
 }
 

@@ -24,9 +24,7 @@ const SKIP_VERSION: &str = "KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK";
 /// The first two numbers of a kernel release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Release {
-    /// The first.
     pub major: u32,
-    /// The second.
     pub minor: u32,
 }
 
@@ -58,10 +56,7 @@ pub enum Unsupported {
     Unreachable(#[source] SocketError),
     /// The kernel is too old.
     #[error("nftables mode needs Linux {OLDEST} or later, and this is {found}")]
-    TooOld {
-        /// The kernel.
-        found: Release,
-    },
+    TooOld { found: Release },
     /// The kernel says no to part of the table.
     #[error(
         "this kernel cannot hold the table of nftables mode (Linux {OLDEST} or later with nf_tables is needed)"

@@ -13,7 +13,6 @@ use pointsman_model::{Address, Cidr};
 /// Settings of a proxy.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Which server.
     pub source: Source,
     /// The name of the Node we are on.
     pub node: String,

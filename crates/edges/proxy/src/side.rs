@@ -25,7 +25,6 @@ use crate::metrics::FamilyMetrics;
 use crate::service_health::ServiceServers;
 use crate::worker::{Chain, Job, Report, Worker};
 
-/// One family.
 #[derive(Debug)]
 pub(crate) struct Side<A> {
     sync: Synchroniser<A>,

@@ -8,7 +8,6 @@ use crate::state::{PortView, ServiceState};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     pub services: u64,
-    /// Service ports.
     pub ports: u64,
     /// Endpoints of all those ports, whatever their health.
     pub endpoints: u64,

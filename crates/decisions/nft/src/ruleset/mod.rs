@@ -29,7 +29,6 @@ pub const TABLE: Name = Name::fixed("pointsman");
 
 /// Destination translation, and the same for packets of this machine.
 const DSTNAT: i32 = -100;
-/// Source translation.
 const SRCNAT: i32 = 100;
 
 /// The netlink family of an address type.

@@ -36,7 +36,6 @@ impl Memory {
 
 /// What a single walk needs besides the table and the packet.
 pub struct World<'a, A> {
-    /// The node.
     pub host: &'a Host<A>,
     /// Draws a number below the given one.
     pub random: &'a mut dyn FnMut(u32) -> u32,
@@ -55,7 +54,6 @@ pub enum Journey<A> {
     Sent(Backend<A>, SeenAs),
     /// Its sender is told that nobody listens.
     Rejected,
-    /// It vanishes.
     Dropped,
 }
 

@@ -10,7 +10,6 @@ use pointsman_model::{Protocol, ServiceName};
 pub enum Question {
     /// An address that a client would use.
     Address {
-        /// The address.
         ip: IpAddr,
         /// The port; all of the Service's if missing.
         port: Option<u16>,
