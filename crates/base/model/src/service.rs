@@ -41,8 +41,8 @@ pub struct External<A> {
     pub external_ips: Box<[A]>,
     /// Load balancer addresses whose traffic arrives unchanged.
     pub load_balancer_vips: Box<[A]>,
-    /// Sources that may use the load balancer addresses; empty means all.
-    pub source_ranges: Box<[Cidr<A>]>,
+    /// Sources that may use the load balancer addresses; an empty list admits nobody, `None` everybody.
+    pub source_ranges: Option<Box<[Cidr<A>]>>,
     /// The health check node port of a load balancer with the `Local` policy.
     pub health_check: Option<NodePort>,
 }
@@ -52,7 +52,7 @@ impl<A> Default for External<A> {
         Self {
             external_ips: Box::default(),
             load_balancer_vips: Box::default(),
-            source_ranges: Box::default(),
+            source_ranges: None,
             health_check: None,
         }
     }
@@ -63,7 +63,7 @@ impl<A> External<A> {
     pub fn is_empty(&self) -> bool {
         self.external_ips.is_empty()
             && self.load_balancer_vips.is_empty()
-            && self.source_ranges.is_empty()
+            && self.source_ranges.is_none()
             && self.health_check.is_none()
     }
 }
@@ -112,11 +112,11 @@ impl<A: Address> Service<A> {
             .map_or(&[], |external| &external.load_balancer_vips)
     }
 
-    /// The sources that may use the load balancer addresses; empty means all.
-    pub fn source_ranges(&self) -> &[Cidr<A>] {
+    /// The sources that may use the load balancer addresses; an empty list admits nobody, `None` everybody.
+    pub fn source_ranges(&self) -> Option<&[Cidr<A>]> {
         self.external
             .as_ref()
-            .map_or(&[], |external| &external.source_ranges)
+            .and_then(|external| external.source_ranges.as_deref())
     }
 
     /// The health check node port.

@@ -1,16 +1,17 @@
 //! What does a Kubernetes object mean to a proxy?
 //!
 //! Each object is converted once, for both IP families. A field that cannot be read costs only itself:
-//! it is left out and reported as a [`Problem`], and the rest of the object goes on.
+//! it is left out and reported as a [`Problem`], and the rest of the object goes on. Only what protects a
+//! Service is not dropped that lightly: source ranges that cannot be read close its load balancer addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use pointsman_model::{
-    Address, Affinity, BadName, Cidr, External, Hints, Interner, Moment, NodePort, Port, Protocol, Revision,
-    Service, ServiceName, ServicePort, Slice, SliceEndpoint, SliceName, SlicePort, TrafficPolicy, Zone,
-    parse_ip,
+    Address, Affinity, BadName, Cidr, External, Hints, Interner, IpFamily, Moment, NodePort, Port, Protocol,
+    Revision, Service, ServiceName, ServicePort, Slice, SliceEndpoint, SliceName, SlicePort, TrafficPolicy,
+    Zone, parse_ip,
 };
 use pointsman_objects::node::AddressKind;
 use pointsman_objects::{Node, compact, names as known};
@@ -20,13 +21,38 @@ pub const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
 
 /// A field that was left out because it cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{object}: {field} cannot be {value:?} and was left out")]
+#[error("{object}: {field} cannot be {value:?} and was left out{effect}")]
 pub struct Problem {
     /// Kind, namespace and name of the object.
     pub object: String,
     /// The path of the field.
     pub field: &'static str,
     pub value: String,
+    pub effect: Effect,
+}
+
+/// What follows from leaving a field out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Effect {
+    /// The object is served as if the field were not there.
+    AsIfUnset,
+    /// No source range of this family is left, so nobody may use the load balancer addresses.
+    AdmitsNobody(IpFamily),
+}
+
+impl std::fmt::Display for Effect {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::AsIfUnset => Ok(()),
+            Self::AdmitsNobody(family) => {
+                let family = family.as_str();
+                write!(
+                    f,
+                    "; without a readable {family} range, its {family} load balancer addresses admit nobody"
+                )
+            }
+        }
+    }
 }
 
 /// A Service as each family sees it.
@@ -148,7 +174,7 @@ pub fn node(object: &Node) -> NodeFacts {
 
 struct Problems {
     kind: &'static str,
-    found: Vec<(&'static str, String)>,
+    found: Vec<(&'static str, String, Effect)>,
 }
 
 impl Problems {
@@ -160,7 +186,11 @@ impl Problems {
     }
 
     fn report(&mut self, field: &'static str, value: impl ToString) {
-        self.found.push((field, value.to_string()));
+        self.report_with(field, value, Effect::AsIfUnset);
+    }
+
+    fn report_with(&mut self, field: &'static str, value: impl ToString, effect: Effect) {
+        self.found.push((field, value.to_string(), effect));
     }
 
     /// Each problem once, although both families meet it.
@@ -169,10 +199,11 @@ impl Problems {
         self.found.dedup();
         let found = self.found.into_iter();
         found
-            .map(|(field, value)| Problem {
+            .map(|(field, value, effect)| Problem {
                 object: format!("{} {name}", self.kind),
                 field,
                 value,
+                effect,
             })
             .collect()
     }
@@ -321,22 +352,30 @@ fn vips<A: Address>(object: &compact::Service, problems: &mut Problems) -> Box<[
 }
 
 /// The source ranges of this family; one that allows everybody makes the rest pointless.
-fn source_ranges<A: Address>(spec: &compact::ServiceSpec, problems: &mut Problems) -> Box<[Cidr<A>]> {
+///
+/// Somebody who wrote a range wanted a restriction: if no range of the family is left but some cannot be
+/// read, nobody is admitted. Ranges of the other family alone restrict nothing, as upstream.
+fn source_ranges<A: Address>(spec: &compact::ServiceSpec, problems: &mut Problems) -> Option<Box<[Cidr<A>]>> {
     let mut ranges: Vec<Cidr<A>> = Vec::new();
+    let mut unreadable: Vec<&str> = Vec::new();
     for text in &spec.load_balancer_source_ranges {
         match Cidr::parse(text.trim()) {
             Ok(range) => ranges.extend(range),
             Err(_) if text.trim().is_empty() => {}
-            Err(_) => problems.report("spec.loadBalancerSourceRanges", text),
+            Err(_) => unreadable.push(text),
         }
     }
     ranges.sort_unstable();
     ranges.dedup();
-    if ranges.iter().any(Cidr::is_everything) {
-        Box::default()
-    } else {
-        ranges.into()
+    let effect = match ranges.is_empty() {
+        true => Effect::AdmitsNobody(A::FAMILY),
+        false => Effect::AsIfUnset,
+    };
+    for text in &unreadable {
+        problems.report_with("spec.loadBalancerSourceRanges", text, effect);
     }
+    let unrestricted = (ranges.is_empty() && unreadable.is_empty()) || ranges.iter().any(Cidr::is_everything);
+    (!unrestricted).then(|| ranges.into())
 }
 
 fn affinity(spec: &compact::ServiceSpec) -> Option<Affinity> {

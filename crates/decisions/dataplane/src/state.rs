@@ -181,8 +181,8 @@ impl<'a, A: Address> PortView<'a, A> {
         })
     }
 
-    /// The sources that may use the load balancer addresses; empty means all.
-    pub fn source_ranges(&self) -> &'a [Cidr<A>] {
+    /// The sources that may use the load balancer addresses; an empty list admits nobody, `None` everybody.
+    pub fn source_ranges(&self) -> Option<&'a [Cidr<A>]> {
         self.service.source_ranges()
     }
 
@@ -196,11 +196,12 @@ impl<'a, A: Address> PortView<'a, A> {
         self.service.is_externally_accessible(self.port)
     }
 
-    /// Whether any of the ways in from outside is this port's to program.
+    /// Whether any of the ways in from outside is this port's to program and admits somebody.
     pub fn has_external_destination(&self) -> bool {
+        let shut = self.source_ranges().is_some_and(<[_]>::is_empty);
         self.node_port().is_some()
             || self.external_ips().next().is_some()
-            || self.load_balancer_vips().next().is_some()
+            || !shut && self.load_balancer_vips().next().is_some()
     }
 
     /// Traffic to the cluster address is dropped: endpoints exist, but none the policy allows.

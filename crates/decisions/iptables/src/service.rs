@@ -235,8 +235,7 @@ impl<'a, A: Address> PortRules<'a, A> {
 
     /// Whether source ranges apply, which needs endpoints: without any, all traffic is refused anyway.
     fn is_guarded(&self) -> bool {
-        let guarded =
-            !self.view.source_ranges().is_empty() && self.view.load_balancer_vips().next().is_some();
+        let guarded = self.view.source_ranges().is_some() && self.view.load_balancer_vips().next().is_some();
         guarded && self.view.selection().has_any
     }
 
@@ -283,7 +282,7 @@ impl<'a, A: Address> PortRules<'a, A> {
             )
             .comment(format!("{name} loadbalancer IP"))
         };
-        let ranges = self.view.source_ranges();
+        let ranges = self.view.source_ranges().unwrap_or_default();
         let mut rules: Vec<Rule<A>> = ranges.iter().map(|range| allow(*range)).collect();
         let node_allowed = self
             .settings

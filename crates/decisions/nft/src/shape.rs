@@ -113,14 +113,17 @@ impl<'a, A: Address> Shape<'a, A> {
                 );
             }
         }
-        let ranges = outermost(port.source_ranges());
-        for (address, ranges) in port.external_ips().map(|address| (address, &[] as &[_])).chain(
-            port.load_balancer_vips()
-                .map(|address| (address, ranges.as_slice())),
-        ) {
+        let ranges = port.source_ranges().map(outermost);
+        let external_ips = port.external_ips().map(|address| (address, None));
+        let vips = port
+            .load_balancer_vips()
+            .map(|address| (address, ranges.as_deref()));
+        for (address, ranges) in external_ips.chain(vips) {
             if seen.insert(at(address)) {
                 self.add_external(port, at(address), slots);
-                self.add_firewall(at(address), address, ranges, node_ip);
+                if let Some(ranges) = ranges {
+                    self.add_firewall(at(address), address, ranges, node_ip);
+                }
             }
         }
         if let Some(node_port) = port.node_port() {
@@ -162,7 +165,7 @@ impl<'a, A: Address> Shape<'a, A> {
     }
 
     fn add_firewall(&mut self, key: Key<A>, vip: A, ranges: &[Cidr<A>], node_ip: Option<A>) {
-        if ranges.is_empty() || ranges.iter().any(Cidr::is_everything) {
+        if ranges.iter().any(Cidr::is_everything) {
             return;
         }
         self.members.push((SetId::Firewalled, Element::new(key.value())));

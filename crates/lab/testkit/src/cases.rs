@@ -386,6 +386,23 @@ pub const CASES: &[Case<'static>] = &[
                 192.0.2.1 -> 203.0.113.9:80 => 10.0.1.5:8080 masq",
     },
     Case {
+        name: "source ranges of which none can be read admit nobody",
+        family: CaseFamily::V4,
+        cluster: "node n1 ip=192.168.0.2 pods=10.0.0.0/8
+                  service default/shut 172.30.0.1:80 nodeport=30080 external=203.0.113.7 lb=203.0.113.8 ranges=198.51.100.0/82
+                  endpoint default/shut 10.0.1.5:8080 node=n1
+                  service default/rest 172.30.0.2:80 lb=203.0.113.9 ranges=198.51.100.0/82,192.0.2.0/24
+                  endpoint default/rest 10.0.1.5:8080 node=n1",
+        flows: "198.51.100.9 -> 203.0.113.8:80 => dropped
+                10.0.1.9 -> 203.0.113.8:80 => dropped
+                192.168.0.2 -> 203.0.113.8:80 => dropped
+                10.0.1.9 -> 172.30.0.1:80 => 10.0.1.5:8080
+                198.51.100.9 -> 203.0.113.7:80 => 10.0.1.5:8080 masq
+                198.51.100.9 -> 192.168.0.2:30080 => 10.0.1.5:8080 masq
+                192.0.2.1 -> 203.0.113.9:80 => 10.0.1.5:8080 masq
+                198.51.100.9 -> 203.0.113.9:80 => dropped",
+    },
+    Case {
         name: "source ranges without endpoints",
         family: CaseFamily::V4,
         cluster: "node n1 ip=192.168.0.2 pods=10.0.0.0/8

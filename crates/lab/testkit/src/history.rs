@@ -140,7 +140,10 @@ fn service(random: &mut Random, family: IpFamily) -> compact::Service {
     let vips = (0..random.below(3)).map(|_| address(family, 21, 1 + random.below(3)));
     object.status.load_balancer.ingress = vips.map(|ip| compact::Ingress { ip, ip_mode: None }).collect();
     spec.load_balancer_source_ranges = (0..random.below(3))
-        .map(|_| range(family, random.below(3)))
+        .map(|_| match random.one_in(8) {
+            true => "unreadable".to_owned(),
+            false => range(family, random.below(3)),
+        })
         .collect();
     spec.health_check_node_port = if random.one_in(2) {
         31_000 + random.below(3) as i64

@@ -49,8 +49,8 @@ fn a_dual_stack_service_is_split_by_family_and_bad_fields_are_named() {
     assert_eq!(format!("{:?}", six.external_ips()), "[2001:db8::1]");
     assert_eq!(format!("{:?}", four.load_balancer_vips()), "[5.6.7.8]");
     assert_eq!(format!("{:?}", six.load_balancer_vips()), "[2001:db8::2]");
-    assert_eq!(format!("{:?}", four.source_ranges()), "[10.1.0.0/16]");
-    assert_eq!(format!("{:?}", six.source_ranges()), "[2001:db8::/32]");
+    assert_eq!(format!("{:?}", four.source_ranges().unwrap()), "[10.1.0.0/16]");
+    assert_eq!(format!("{:?}", six.source_ranges().unwrap()), "[2001:db8::/32]");
     assert_eq!(
         four.affinity.unwrap().timeout_seconds.get(),
         DEFAULT_AFFINITY_SECONDS
@@ -141,8 +141,46 @@ fn a_range_for_everybody_switches_ranges_off() {
     let mut spec = dual_stack();
     spec["loadBalancerSourceRanges"] = json!(["10.0.0.0/8", "0.0.0.0/0", "2001:db8::/32"]);
     let converted = service_of(spec, json!({}));
-    assert!(converted.v4.unwrap().source_ranges().is_empty());
-    assert_eq!(converted.v6.unwrap().source_ranges().len(), 1);
+    assert!(converted.v4.unwrap().source_ranges().is_none());
+    assert_eq!(converted.v6.unwrap().source_ranges().unwrap().len(), 1);
+}
+
+#[test]
+fn ranges_that_cannot_be_read_admit_nobody() {
+    let ranges_of = |ranges: serde_json::Value| {
+        let mut spec = dual_stack();
+        spec["externalIPs"] = json!([]);
+        spec["loadBalancerSourceRanges"] = ranges;
+        let converted = service_of(spec, json!({}));
+        let (four, six) = (converted.v4.unwrap(), converted.v6.unwrap());
+        let number = (
+            four.source_ranges().map(<[_]>::len),
+            six.source_ranges().map(<[_]>::len),
+        );
+        let problems: Vec<String> = converted.problems.iter().map(ToString::to_string).collect();
+        (number, problems)
+    };
+    let left_out =
+        r#"Service ns/svc: spec.loadBalancerSourceRanges cannot be "10.2.0.0/99" and was left out"#;
+    let nobody = |family: &str| {
+        format!(
+            "{left_out}; without a readable {family} range, its {family} load balancer addresses admit nobody"
+        )
+    };
+    assert_eq!(
+        ranges_of(json!(["10.2.0.0/99"])),
+        ((Some(0), Some(0)), vec![nobody("IPv4"), nobody("IPv6")])
+    );
+    assert_eq!(
+        ranges_of(json!(["10.2.0.0/99", "10.1.0.0/16"])),
+        ((Some(1), Some(0)), vec![left_out.to_owned(), nobody("IPv6")])
+    );
+    assert_eq!(
+        ranges_of(json!(["10.2.0.0/99", "0.0.0.0/0", "::/0"])),
+        ((None, None), vec![left_out.to_owned()])
+    );
+    assert_eq!(ranges_of(json!(["10.1.0.0/16"])), ((Some(1), None), vec![]));
+    assert_eq!(ranges_of(json!([""])), ((None, None), vec![]));
 }
 
 #[test]
