@@ -4,6 +4,7 @@ use crate::auth::rbac::{self, forbidden};
 use crate::auth::{Attributes, Decision, Policy, node_restriction};
 use crate::cache::object::Object;
 use crate::cache::{Fate, Observer};
+use crate::http::route::Target;
 use crate::request::Request;
 use crate::server::Server;
 use parking_lot::RwLock;
@@ -57,6 +58,15 @@ pub fn verb(request: &Request) -> &'static str {
         _ if named => "get",
         _ => "list",
     }
+}
+
+/// Checks the right to create what a `PUT` did not find: it was authorized as an update.
+pub fn may_create_instead(server: &Server, request: &Request, name: &str) -> Result<(), ApiError> {
+    let Target { kind, namespace, .. } = &request.target;
+    let attributes = Attributes::resource(&request.user, "create", kind.group, kind.plural)
+        .in_namespace(namespace)
+        .named(name);
+    server.policy.authorize(&attributes)
 }
 
 impl Server {

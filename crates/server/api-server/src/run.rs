@@ -273,3 +273,6 @@ async fn follow(server: &Arc<Server>) -> Result<JoinHandle<()>, StartError> {
     }
     Ok(task)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 //! `PUT` and `PATCH` of an object or of its status.
 
 use super::{Committed, MAX_ATTEMPTS, Write, create, metadata};
+use crate::access;
 use crate::cache::object::Object;
 use crate::http::body::Body;
 use crate::http::query::Freshness;
@@ -31,6 +32,7 @@ pub async fn put(server: &Server, request: &Request, name: &str) -> Result<Reply
     let unversioned = str_at(&body, &["metadata", "resourceVersion"]).is_empty();
     let found = find_newest(server, request, name).await?;
     if found.is_none() && strategy.create_on_update() && request.target.subresource.is_none() && unversioned {
+        access::may_create_instead(server, request, name)?;
         return create::create_value(server, request, body, warnings).await;
     }
     if unversioned && found.is_some() && strategy.update_needs_resource_version() {

@@ -1,0 +1,152 @@
+//! Requests through every check of a server, without a socket.
+
+use super::*;
+use crate::auth::User;
+use crate::auth::authn::MASTERS;
+use crate::dispatch::{Peer, handle};
+use crate::http::body::Body;
+use http::{Method, Response};
+use http_body_util::{BodyExt, Full};
+use pointsman_rules::admission::tolerations::TolerationSeconds;
+use pointsman_rules::kinds;
+use pointsman_rules::strategy::{ClusterSettings, IpRange};
+use serde_json::{Value, json};
+
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+
+struct World {
+    server: Arc<Server>,
+    following: JoinHandle<()>,
+    _home: tempfile::TempDir,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.following.abort();
+    }
+}
+
+impl World {
+    async fn new() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let config = config(home.path().join("data"));
+        files::private_dir(&config.data_dir).unwrap();
+        let store = open_store(&config).await.unwrap();
+        let (server, _) = assemble(&config, store).unwrap();
+        let following = follow(&server).await.unwrap();
+        bootstrap::run(&server, None).await.unwrap();
+        Self {
+            server,
+            following,
+            _home: home,
+        }
+    }
+
+    async fn send(&self, user: &User, method: Method, path: &str, body: &Value) -> Response<Body> {
+        let peer = Peer {
+            certificate: Some(user.clone()),
+            loopback: true,
+        };
+        let content_type = match method {
+            Method::PATCH => "application/merge-patch+json",
+            _ => "application/json",
+        };
+        let message = http::Request::builder()
+            .method(method)
+            .uri(path)
+            .header(http::header::CONTENT_TYPE, content_type)
+            .body(Full::new(Bytes::from(body.to_string())))
+            .unwrap();
+        handle(self.server.clone(), Arc::new(peer), message).await
+    }
+
+    /// The answer's code and message; the message is empty unless the answer is a Status.
+    async fn ask(&self, user: &User, method: Method, path: &str, body: &Value) -> (u16, String) {
+        let response = self.send(user, method, path, body).await;
+        let code = response.status().as_u16();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let answer: Value = serde_json::from_slice(&body).unwrap();
+        let message = answer["message"].as_str().unwrap_or_default();
+        (code, message.to_owned())
+    }
+
+    async fn grant(&self, user: &str, name: &str, verbs: &[&str]) {
+        let rbac = "/apis/rbac.authorization.k8s.io/v1";
+        let rule = json!({"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": verbs});
+        let role = json!({"metadata": {"name": name}, "rules": [rule]});
+        let binding = json!({
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
+        });
+        for (plural, object) in [("clusterroles", role), ("clusterrolebindings", binding)] {
+            let path = format!("{rbac}/{plural}");
+            let (code, why) = self.ask(&admin(), Method::POST, &path, &object).await;
+            assert_eq!(code, 201, "{why}");
+        }
+    }
+}
+
+fn admin() -> User {
+    User::new("admin", &[MASTERS])
+}
+
+fn config(data_dir: PathBuf) -> Config {
+    Config {
+        data_dir,
+        listen: "127.0.0.1:0".parse().unwrap(),
+        also_listen: Vec::new(),
+        advertise: None,
+        store: StoreChoice::Embedded,
+        gates: pointsman_model::FeatureGates::default(),
+        cluster: ClusterSettings {
+            service_ranges: vec![IpRange {
+                network: "10.96.0.0".parse().unwrap(),
+                prefix: 16,
+            }],
+            node_ports: (30000, 32767),
+        },
+        tolerations: TolerationSeconds {
+            not_ready: 300,
+            unreachable: 300,
+        },
+        token_file: None,
+        anonymous: true,
+        extra_sans: Vec::new(),
+        tls_files: None,
+        client_ca_file: None,
+        max_requests_inflight: 400,
+        max_mutating_requests_inflight: 200,
+        event_ttl: Duration::from_secs(3600),
+        compaction_interval: Duration::from_secs(300),
+    }
+}
+
+#[tokio::test]
+async fn a_put_that_creates_needs_the_right_to_create() {
+    let world = World::new().await;
+    let jane = User::new("jane", &[]);
+    let lease = json!({"metadata": {"name": "l"}, "spec": {"holderIdentity": "a"}});
+    let path = format!("{LEASES}/l");
+    world.grant("jane", "changes", &["get", "update"]).await;
+    for dry in ["", "?dryRun=All"] {
+        let (code, why) = world
+            .ask(&jane, Method::PUT, &format!("{path}{dry}"), &lease)
+            .await;
+        assert_eq!(code, 403, "{why}");
+        let part = r#"User "jane" cannot create resource "leases" in API group "coordination.k8s.io""#;
+        assert!(why.contains(part), "{why}");
+    }
+    assert_eq!(
+        world.ask(&jane, Method::GET, &path, &Value::Null).await.0,
+        404,
+        "nothing was made"
+    );
+    world.grant("jane", "makes", &["create"]).await;
+    assert_eq!(world.ask(&jane, Method::PUT, &path, &lease).await.0, 201);
+    // To change what is there, the right to update is enough.
+    let john = User::new("john", &[]);
+    world.grant("john", "johns", &["update"]).await;
+    let made = world.server.find(&kinds::LEASE, "default", "l").unwrap().value();
+    assert_eq!(world.ask(&john, Method::PUT, &path, &made).await.0, 200);
+}
