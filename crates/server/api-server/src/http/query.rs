@@ -107,6 +107,9 @@ pub struct ListOptions {
     pub watch: Option<WatchOptions>,
 }
 
+/// The longest life of a watch; one that asks for more gets this. The clock cannot hold every number of seconds.
+const MAX_WATCH: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// The parameters of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchOptions {
@@ -273,7 +276,7 @@ fn watch_options(
         initial_freshness,
         bookmarks,
         mark_initial_end: bookmarks && send_initial == Some(true),
-        timeout: timeout.map(|seconds| Duration::from_secs(seconds.unsigned_abs())),
+        timeout: timeout.map(|seconds| Duration::from_secs(seconds.unsigned_abs()).min(MAX_WATCH)),
     })
 }
 

@@ -123,6 +123,24 @@ fn config(data_dir: PathBuf) -> Config {
 }
 
 #[tokio::test]
+async fn a_watch_may_ask_for_the_longest_time_there_is() {
+    let world = World::new().await;
+    let seconds = i64::MAX;
+    for bookmarks in [false, true] {
+        let path =
+            format!("/api/v1/namespaces?watch=1&timeoutSeconds={seconds}&allowWatchBookmarks={bookmarks}");
+        let response = world.send(&admin(), Method::GET, &path, &Value::Null).await;
+        assert_eq!(response.status(), 200);
+        // The stream goes on after its first piece: its end is far, not in the past.
+        let mut body = response.into_body();
+        let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert!(first.starts_with(br#"{"type":"ADDED""#));
+        let next = tokio::time::timeout(Duration::from_millis(50), body.frame()).await;
+        assert!(next.is_err(), "the watch ended or said more than there is");
+    }
+}
+
+#[tokio::test]
 async fn a_put_that_creates_needs_the_right_to_create() {
     let world = World::new().await;
     let jane = User::new("jane", &[]);
