@@ -4,7 +4,8 @@
 //! authorization, on the objects themselves. They apply to members of `system:nodes` only:
 //!
 //! - Node and nodes/status: writes to its own, without touching taints, owners or labels it may not
-//!   choose. Reads of all nodes stay allowed.
+//!   choose. The ranges of its pods are not its choice either, at no time: its neighbours route by
+//!   them. Reads of all nodes stay allowed.
 //! - Lease: its own, in `kube-node-lease`.
 //! - Pod: reads, status writes, evictions and deletes of pods bound to it. A list or watch must be
 //!   pinned to the node by the field selector `spec.nodeName`.
@@ -83,6 +84,13 @@ fn check_node(node: &str, request: &Request<'_>) -> Result<(), String> {
         verb => return Err(format!("node {node:?} is not allowed to {verb} nodes")),
     }
     let Some(new) = request.new else { return Ok(()) };
+    for path in [["spec", "podCIDR"], ["spec", "podCIDRs"]] {
+        let before = request.old.and_then(|old| normal(old, &path));
+        if before != normal(new, &path) {
+            let what = if before.is_none() { "set" } else { "modify" };
+            return Err(format!("node {node:?} is not allowed to {what} podCIDRs"));
+        }
+    }
     let forbidden = forbidden_labels(request.old, new);
     let listed = forbidden.into_iter().collect::<Vec<_>>().join(", ");
     match request.old {
@@ -105,9 +113,13 @@ fn check_node(node: &str, request: &Request<'_>) -> Result<(), String> {
     }
 }
 
-/// The list at `path`; an empty one is the same as none.
+/// The list or text at `path`; an empty one is the same as none.
 fn normal<'a>(object: &'a Value, path: &[&str]) -> Option<&'a Value> {
-    at(object, path).filter(|list| list.as_array().is_none_or(|list| !list.is_empty()))
+    at(object, path).filter(|value| match value {
+        Value::Array(list) => !list.is_empty(),
+        Value::String(text) => !text.is_empty(),
+        _ => true,
+    })
 }
 
 fn check_lease(node: &str, request: &Request<'_>) -> Result<(), String> {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::auth::User;
-use crate::auth::authn::MASTERS;
+use crate::auth::authn::{MASTERS, NODES};
 use crate::dispatch::{Peer, handle};
 use crate::http::body::Body;
 use http::{Method, Response};
@@ -167,4 +167,36 @@ async fn a_put_that_creates_needs_the_right_to_create() {
     world.grant("john", "johns", &["update"]).await;
     let made = world.server.find(&kinds::LEASE, "default", "l").unwrap().value();
     assert_eq!(world.ask(&john, Method::PUT, &path, &made).await.0, 200);
+}
+
+#[tokio::test]
+async fn a_node_does_not_choose_the_addresses_of_its_pods() {
+    let world = World::new().await;
+    let node = User::new("system:node:n1", &[NODES]);
+    let (nodes, n1) = ("/api/v1/nodes", "/api/v1/nodes/n1");
+    for spec in [
+        json!({"podCIDRs": ["0.0.0.0/0"]}),
+        json!({"podCIDR": "10.0.0.0/24"}),
+    ] {
+        let grasping = json!({"metadata": {"name": "n1"}, "spec": spec});
+        let (code, why) = world.ask(&node, Method::POST, nodes, &grasping).await;
+        assert_eq!(
+            (code, why.contains("not allowed to set podCIDRs")),
+            (403, true),
+            "{why}"
+        );
+    }
+    let plain = json!({"metadata": {"name": "n1"}});
+    assert_eq!(world.ask(&node, Method::POST, nodes, &plain).await.0, 201);
+    let grasp = json!({"spec": {"podCIDR": "10.0.0.0/24", "podCIDRs": ["10.0.0.0/24"]}});
+    for path in [n1.to_owned(), format!("{n1}/status")] {
+        // Through its status a spec is left as it is.
+        let expected = if path == n1 { 403 } else { 200 };
+        let (code, why) = world.ask(&node, Method::PATCH, &path, &grasp).await;
+        assert_eq!(code, expected, "{why}");
+    }
+    assert_eq!(world.ask(&admin(), Method::PATCH, n1, &grasp).await.0, 200);
+    // What it was given stays, and the rest of its Node is its own.
+    let label = json!({"metadata": {"labels": {"example.com/a": "b"}}});
+    assert_eq!(world.ask(&node, Method::PATCH, n1, &label).await.0, 200);
 }

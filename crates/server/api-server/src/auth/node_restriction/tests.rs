@@ -91,7 +91,7 @@ fn a_node_does_not_change_its_taints_owners_or_reserved_labels() {
     );
     assert_eq!(update(&with(&["spec", "taints"], json!([]))), Ok(()));
     assert!(update(&with(&["metadata", "ownerReferences"], json!([{"name": "x"}]))).is_err());
-    assert_eq!(update(&with(&["spec", "podCIDR"], json!("10.0.0.0/24"))), Ok(()));
+    assert_eq!(update(&with(&["spec", "providerID"], json!("p"))), Ok(()));
     for (label, allowed) in [
         ("mine", true),
         ("example.com/x", true),
@@ -127,6 +127,37 @@ fn a_node_does_not_change_its_taints_owners_or_reserved_labels() {
         }),
         Ok(())
     );
+}
+
+#[test]
+fn a_node_neither_sets_nor_changes_nor_drops_its_pod_ranges() {
+    let user = node_user();
+    let node = |spec: Value| json!({"metadata": {"name": "n1"}, "spec": spec});
+    let ranges = |range: &str| node(json!({"podCIDR": range, "podCIDRs": [range]}));
+    let (none, empty) = (node(json!({})), node(json!({"podCIDR": "", "podCIDRs": []})));
+    let (one, other) = (ranges("10.0.0.0/24"), ranges("0.0.0.0/0"));
+    let write = |verb: &str, old: Option<&Value>, new: &Value| {
+        check(&Request {
+            old,
+            new: Some(new),
+            ..request(&user, verb, "nodes", "n1")
+        })
+    };
+    for fine in [&none, &empty] {
+        assert_eq!(write("create", None, fine), Ok(()));
+        assert_eq!(write("patch", Some(&none), fine), Ok(()));
+        assert!(write("update", Some(&one), fine).is_err());
+    }
+    assert_eq!(write("update", Some(&one), &one), Ok(()));
+    let grasping = [
+        node(json!({"podCIDR": "0.0.0.0/0"})),
+        node(json!({"podCIDRs": ["0.0.0.0/0"]})),
+    ];
+    for new in &grasping {
+        assert!(write("create", None, new).is_err(), "{new}");
+        assert!(write("patch", Some(&none), new).is_err(), "{new}");
+    }
+    assert!(write("update", Some(&one), &other).is_err());
 }
 
 #[test]
