@@ -4,7 +4,7 @@ use super::internal;
 use crate::server::Server;
 use crate::write::delete::{DeleteOptions, delete_object};
 use http::Method;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use pointsman_rules::kinds;
 use pointsman_rules::value::str_at;
 use pointsman_store::Revision;
@@ -39,6 +39,10 @@ pub async fn expire_events(server: Arc<Server>, ttl: Duration) {
     }
 }
 
+/// Whether the event's last sign of life is older than `ttl`.
+///
+/// All times but the first are the client's. One further ahead than `ttl` is no clock's and does not count, so that
+/// no event stays for longer than three times that after it was last written.
 fn expired(event: &Value, now: Timestamp, ttl: Duration) -> bool {
     let paths: [&[&str]; 4] = [
         &["metadata", "creationTimestamp"],
@@ -46,11 +50,13 @@ fn expired(event: &Value, now: Timestamp, ttl: Duration) -> bool {
         &["eventTime"],
         &["series", "lastObservedTime"],
     ];
-    let times = paths
+    let ttl = SignedDuration::try_from(ttl).unwrap_or(SignedDuration::MAX);
+    let ages = paths
         .iter()
-        .filter_map(|path| str_at(event, path).parse::<Timestamp>().ok());
-    let Some(newest) = times.max() else { return false };
-    now.duration_since(newest).unsigned_abs() > ttl && now > newest
+        .filter_map(|path| str_at(event, path).parse::<Timestamp>().ok())
+        .map(|time| now.duration_since(time))
+        .filter(|age| *age >= -ttl);
+    ages.min().is_some_and(|age| age > ttl)
 }
 
 /// Compacts the store so that `keep` of history stays. Works for ever.
@@ -94,10 +100,22 @@ mod tests {
         seen_again["series"] = json!({"lastObservedTime": "2026-01-01T01:30:00.000001Z"});
         assert!(!expired(&seen_again, now, hour));
         assert!(!expired(&json!({}), now, hour));
-        assert!(!expired(
-            &json!({"lastTimestamp": "2027-01-01T00:00:00Z"}),
-            now,
-            hour
-        ));
+    }
+
+    #[test]
+    fn an_event_with_a_future_time_expires() {
+        let now: Timestamp = "2026-01-01T02:00:00Z".parse().unwrap();
+        let hour = Duration::from_secs(3600);
+        let event = |created: &str, field: &str, time: &str| json!({"metadata": {"creationTimestamp": created}, field: time});
+        for field in ["lastTimestamp", "eventTime"] {
+            // No clock is a year ahead: only the server's own time counts.
+            let far = "2027-01-01T00:00:00Z";
+            assert!(expired(&event("2026-01-01T00:00:00Z", field, far), now, hour));
+            assert!(!expired(&event("2026-01-01T01:30:00Z", field, far), now, hour));
+            // A clock that is somewhat ahead still tells that the event is in use.
+            let near = event("2026-01-01T00:00:00Z", field, "2026-01-01T02:10:00Z");
+            assert!(!expired(&near, now, hour));
+            assert!(expired(&near, now + SignedDuration::from_mins(71), hour));
+        }
     }
 }
