@@ -18,7 +18,7 @@ const NO: Duration = Duration::from_secs(30);
 const MOST: usize = 1024;
 
 /// The user of a client certificate.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct User {
     pub(crate) name: String,
     groups: Vec<String>,
@@ -43,7 +43,28 @@ impl User {
 pub(crate) struct Access {
     client: Client,
     node: String,
-    known: Mutex<BTreeMap<(String, &'static str), Remembered>>,
+    known: Mutex<Answers>,
+}
+
+/// What the API server said about users, with all that it was asked with: the same name in other groups is another
+/// question.
+#[derive(Default)]
+struct Answers(BTreeMap<(User, &'static str), Remembered>);
+
+impl Answers {
+    fn get(&self, user: &User, subresource: &'static str, now: Instant) -> Option<bool> {
+        let remembered = self.0.get(&(user.clone(), subresource))?;
+        (now < remembered.until).then_some(remembered.allowed)
+    }
+
+    fn remember(&mut self, user: &User, subresource: &'static str, allowed: bool, now: Instant) {
+        if self.0.len() >= MOST {
+            self.0.clear();
+        }
+        let until = now + if allowed { YES } else { NO };
+        let remembered = Remembered { allowed, until };
+        self.0.insert((user.clone(), subresource), remembered);
+    }
 }
 
 /// What the API server said, and until when it is believed.
@@ -94,23 +115,14 @@ impl Access {
             return true;
         }
         let subresource = subresource(path);
-        let key = (user.name.clone(), subresource);
         let now = Instant::now();
-        {
-            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(remembered) = known.get(&key)
-                && now < remembered.until
-            {
-                return remembered.allowed;
-            }
+        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let remembered = known().get(user, subresource, now);
+        if let Some(allowed) = remembered {
+            return allowed;
         }
         let allowed = self.ask(user, subresource).await;
-        let until = now + if allowed { YES } else { NO };
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MOST {
-            known.clear();
-        }
-        known.insert(key, Remembered { allowed, until });
+        known().remember(user, subresource, allowed, now);
         allowed
     }
 
@@ -138,5 +150,33 @@ impl Access {
                 false
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user(name: &str, groups: &[&str]) -> User {
+        User {
+            name: name.to_owned(),
+            groups: groups.iter().map(|group| (*group).to_owned()).collect(),
+        }
+    }
+
+    #[test]
+    fn an_answer_is_for_the_user_in_the_groups_it_was_asked_for() {
+        let now = Instant::now();
+        let mut answers = Answers::default();
+        let (ops, none) = (user("jane", &["ops"]), user("jane", &[]));
+        answers.remember(&ops, "proxy", true, now);
+        assert_eq!(answers.get(&ops, "proxy", now), Some(true));
+        assert_eq!(answers.get(&none, "proxy", now), None, "no longer in the group");
+        assert_eq!(answers.get(&ops, "log", now), None);
+        answers.remember(&none, "proxy", false, now);
+        assert_eq!(answers.get(&ops, "proxy", now), Some(true));
+        assert_eq!(answers.get(&none, "proxy", now), Some(false));
+        assert_eq!(answers.get(&none, "proxy", now + NO), None);
+        assert_eq!(answers.get(&ops, "proxy", now + YES), None);
     }
 }
