@@ -10,6 +10,7 @@ mod path;
 mod protobuf;
 mod scalar;
 mod tree;
+mod values;
 
 use crate::field_error::FieldError;
 use crate::schema::ObjectType;
@@ -18,6 +19,8 @@ use serde_json::Value;
 use std::fmt;
 
 pub use path::{Path, Step};
+pub use values::MAX_VALUES;
+use values::Values;
 
 /// Levels of nesting that a body may have.
 ///
@@ -185,9 +188,12 @@ pub fn decode(body: &[u8], format: BodyFormat, shape: &ObjectType) -> Result<Dec
 ///
 /// Protobuf has numbers instead of names, so it is refused here: it needs [`decode`].
 pub fn read(body: &[u8], format: BodyFormat) -> Result<Decoded, ApiError> {
+    let values = Values::default();
     let tree = match format {
-        BodyFormat::Json => tree::from_json(body, MAX_DEPTH).map_err(|why| invalid("JSON", &why))?,
-        BodyFormat::Yaml => tree::from_yaml(body).map_err(|why| invalid("YAML", &why))?,
+        BodyFormat::Json => {
+            tree::from_json(body, MAX_DEPTH, &values).map_err(|why| values.refusal("JSON", &why))?
+        }
+        BodyFormat::Yaml => tree::from_yaml(body, &values).map_err(|why| values.refusal("YAML", &why))?,
         BodyFormat::Protobuf => {
             return Err(ApiError::UnsupportedMediaType(
                 "protobuf can only be read as an object of a known kind".into(),

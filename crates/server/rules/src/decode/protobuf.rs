@@ -13,6 +13,7 @@ mod leaf;
 mod reader;
 
 use super::path::{Path, Step};
+use super::values::Values;
 use super::{Decoded, MAX_DEPTH, MAX_STRICT_ERRORS, StrictError, invalid};
 use crate::schema::{Field, Member, ObjectType, ProtobufField, Scalar, Shape};
 use crate::status::ApiError;
@@ -25,11 +26,6 @@ const MAGIC: &[u8] = b"k8s\0";
 /// The media type, where the envelope names one.
 const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 
-/// Fields, list items and map entries that one body may have.
-///
-/// The largest useful objects, ConfigMaps of 1 MiB and slices of 1000 endpoints, stay well below.
-const MAX_VALUES: usize = 200_000;
-
 /// Reads a body that should hold a `shape`.
 ///
 /// Field types follow the schema; ranges and spellings are left to the check of the object.
@@ -41,7 +37,7 @@ pub(super) fn read(body: &[u8], shape: &ObjectType) -> Result<Decoded, ApiError>
     let mut object = Map::new();
     decoder
         .message(envelope.raw, shape, None, &Path::ROOT, &mut object)
-        .map_err(malformed)?;
+        .map_err(|error| decoder.values.refusal("protobuf", &error))?;
     for (name, value) in [("apiVersion", envelope.api_version), ("kind", envelope.kind)] {
         if !value.is_empty() {
             object.insert(name.to_owned(), Value::from(value));
@@ -121,7 +117,7 @@ impl<'a> Envelope<'a> {
 #[derive(Default)]
 struct Decoder {
     strict: Vec<StrictError>,
-    values: usize,
+    values: Values,
     depth: usize,
 }
 
@@ -240,13 +236,10 @@ impl Decoder {
 
     /// One value; null for a time that is not set.
     fn value(&mut self, entry: &Entry<'_>, shape: &Shape, path: &Path<'_>) -> Result<Value, Malformed> {
-        self.values += 1;
-        if self.values > MAX_VALUES {
-            return Err(entry.malformed(&format!("it has more than {MAX_VALUES} values")));
-        }
+        self.values.count().map_err(|why| entry.malformed(&why))?;
         match shape {
             Shape::Scalar(scalar) => leaf::scalar(entry, *scalar),
-            Shape::Any => leaf::json(entry, MAX_DEPTH.saturating_sub(self.depth)),
+            Shape::Any => leaf::json(entry, MAX_DEPTH.saturating_sub(self.depth), &self.values),
             Shape::Object(index) => {
                 let mut object = Map::new();
                 self.message(entry.message()?, index.get(), None, path, &mut object)?;

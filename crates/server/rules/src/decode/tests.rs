@@ -136,6 +136,45 @@ fn deep_nesting_is_refused_without_using_the_stack() {
 }
 
 #[test]
+fn a_body_of_too_many_values_is_refused() {
+    let config_maps = shape("", "configmaps");
+    let text = |count: usize, one: &str| format!("{{\"a\":[{}0]}}", format!("{one},").repeat(count));
+    // JSON is YAML too.
+    for format in [BodyFormat::Json, BodyFormat::Yaml] {
+        for (one, values) in [
+            ("0", 1),
+            ("\"\"", 1),
+            ("{}", 1),
+            ("[]", 1),
+            ("{\"a\":0}", 2),
+            ("[0,0]", 3),
+        ] {
+            let few = text(MAX_VALUES / values - 10, one);
+            assert!(
+                decode(few.as_bytes(), format, config_maps).is_ok(),
+                "{format:?} {one}"
+            );
+            let many = text(MAX_VALUES / values, one);
+            let error = decode(many.as_bytes(), format, config_maps)
+                .map(drop)
+                .unwrap_err();
+            assert_eq!(
+                (error.code(), error.reason()),
+                (413, "RequestEntityTooLarge"),
+                "{format:?} {one}: {error}"
+            );
+            assert_eq!(
+                error.to_string(),
+                "the body of the request has more than 200000 values"
+            );
+        }
+    }
+    // A body may be large for its text.
+    let long = format!("{{\"data\":{{\"a\":\"{}\"}}}}", "[0,{},".repeat(500_000));
+    assert!(decode(long.as_bytes(), BodyFormat::Json, config_maps).is_ok());
+}
+
+#[test]
 fn nulls_of_known_fields_count_as_absent() {
     let decoded = pod(r#"{"metadata":{"creationTimestamp":null,"labels":{"a":null}},"spec":{"nodeName":null,"volumes":[null]},"status":null}"#).unwrap();
     assert_eq!(

@@ -4,8 +4,9 @@
 //! read into a [`Tree`] first.
 
 use super::path::{Path, Step};
-use super::{MAX_DEPTH, MAX_STRICT_ERRORS, StrictError};
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use super::values::Values;
+use super::{MAX_DEPTH, MAX_STRICT_ERRORS, MAX_VALUES, StrictError};
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use std::fmt;
 
@@ -16,17 +17,22 @@ pub(super) enum Tree {
     Object(Vec<(String, Tree)>),
 }
 
-pub(super) fn from_json(body: &[u8], max_depth: usize) -> Result<Tree, String> {
+pub(super) fn from_json(body: &[u8], max_depth: usize, values: &Values) -> Result<Tree, String> {
     if deeper_than(body, max_depth) {
         return Err(format!("it is nested deeper than {MAX_DEPTH} levels"));
     }
-    serde_json::from_slice(body).map_err(|error| error.to_string())
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    let tree = Reading(values).deserialize(&mut reader);
+    let whole = tree.and_then(|tree| reader.end().map(|()| tree));
+    whole.map_err(|error| error.to_string())
 }
 
-pub(super) fn from_yaml(body: &[u8]) -> Result<Tree, String> {
+pub(super) fn from_yaml(body: &[u8], values: &Values) -> Result<Tree, String> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
             max_depth: MAX_DEPTH,
+            // Keys are nodes too.
+            max_nodes: 2 * MAX_VALUES + 2,
             max_documents: 1,
             max_aliases: 1_000,
             max_anchors: 1_000,
@@ -35,7 +41,8 @@ pub(super) fn from_yaml(body: &[u8]) -> Result<Tree, String> {
             max_total_replayed_events: 50_000,
         },
     };
-    serde_saphyr::from_slice_with_options(body, options).map_err(|error| {
+    let read = |reader: serde_saphyr::Deserializer<'_, '_>| Reading(values).deserialize(reader);
+    serde_saphyr::with_deserializer_from_slice_with_options(body, options, read).map_err(|error| {
         let text = error.to_string();
         text.lines().next().unwrap_or("unreadable").to_owned()
     })
@@ -99,15 +106,20 @@ impl Tree {
     }
 }
 
-impl<'de> Deserialize<'de> for Tree {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(TreeVisitor)
+/// Reads a [`Tree`] and counts its values.
+#[derive(Clone, Copy)]
+struct Reading<'a>(&'a Values);
+
+impl<'de> DeserializeSeed<'de> for Reading<'_> {
+    type Value = Tree;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Tree, D::Error> {
+        self.0.count().map_err(D::Error::custom)?;
+        deserializer.deserialize_any(self)
     }
 }
 
-struct TreeVisitor;
-
-impl<'de> Visitor<'de> for TreeVisitor {
+impl<'de> Visitor<'de> for Reading<'_> {
     type Value = Tree;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -148,12 +160,12 @@ impl<'de> Visitor<'de> for TreeVisitor {
     }
 
     fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Tree, D::Error> {
-        Tree::deserialize(deserializer)
+        deserializer.deserialize_any(self)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Tree, A::Error> {
         let mut list = Vec::new();
-        while let Some(item) = items.next_element()? {
+        while let Some(item) = items.next_element_seed(self)? {
             list.push(item);
         }
         Ok(Tree::List(list))
@@ -161,8 +173,8 @@ impl<'de> Visitor<'de> for TreeVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Tree, A::Error> {
         let mut object = Vec::new();
-        while let Some(entry) = entries.next_entry()? {
-            object.push(entry);
+        while let Some(key) = entries.next_key()? {
+            object.push((key, entries.next_value_seed(self)?));
         }
         Ok(Tree::Object(object))
     }

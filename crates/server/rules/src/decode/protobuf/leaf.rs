@@ -5,6 +5,7 @@
 use super::reader::{Entry, Malformed};
 use crate::decode::path::Path;
 use crate::decode::tree;
+use crate::decode::values::Values;
 use crate::schema::Scalar;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -29,7 +30,7 @@ pub(super) fn scalar(entry: &Entry<'_>, scalar: Scalar) -> Result<Value, Malform
 }
 
 /// Any JSON, kept as text in field 1.
-pub(super) fn json(entry: &Entry<'_>, max_depth: usize) -> Result<Value, Malformed> {
+pub(super) fn json(entry: &Entry<'_>, max_depth: usize, values: &Values) -> Result<Value, Malformed> {
     let mut value = Value::Null;
     let mut reader = entry.message()?;
     while let Some(part) = reader.next()? {
@@ -37,7 +38,7 @@ pub(super) fn json(entry: &Entry<'_>, max_depth: usize) -> Result<Value, Malform
             continue;
         }
         let raw = part.message()?;
-        let tree = tree::from_json(raw.bytes(), max_depth)
+        let tree = tree::from_json(raw.bytes(), max_depth, values)
             .map_err(|why| raw.malformed(&format!("it should be JSON: {why}")))?;
         // Keys that are there twice are the client's own business here, as they are upstream.
         value = tree.into_value(&Path::ROOT, &mut Vec::new());

@@ -1,5 +1,5 @@
 use super::*;
-use crate::decode::{BodyFormat, decode};
+use crate::decode::{BodyFormat, MAX_VALUES, decode};
 use crate::schema;
 use proptest::prelude::*;
 use serde_json::json;
@@ -293,8 +293,19 @@ fn a_body_that_would_need_much_memory_is_refused() {
     for _ in 0..=MAX_VALUES {
         containers = containers.bytes(2, "");
     }
-    let message = pod_error(new().message(2, containers));
-    assert!(message.contains("it has more than 200000 values"), "{message}");
+    let error = new().message(2, containers).pod().map(drop).unwrap_err();
+    assert_eq!(error.code(), 413);
+    assert!(error.to_string().contains("more than 200000 values"), "{error}");
+}
+
+#[test]
+fn values_of_embedded_json_are_counted_with_the_others() {
+    let json = format!("[{}0]", "0,".repeat(MAX_VALUES / 2));
+    let fields = || new().message(17, new().message(7, new().bytes(1, &json)));
+    assert!(new().message(1, fields()).pod().is_ok());
+    let twice = [fields().0, fields().0].concat();
+    let error = new().message(1, Writer(twice)).pod().map(drop).unwrap_err();
+    assert_eq!(error.code(), 413, "{error}");
 }
 
 #[test]
