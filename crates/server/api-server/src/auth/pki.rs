@@ -5,8 +5,9 @@
 //! again when it nears its end, no longer covers the names it must, or does not fit its key or the
 //! authority (a crash between two files leaves such a pair).
 //!
-//! The authority itself is never replaced silently while it is valid: an unreadable one is an
-//! error, because a new one would lock out everybody who trusts the old one.
+//! The authority itself is never replaced, because a new one would lock out everybody who trusts the
+//! old one: an unreadable one is an error, and one that nears its end is kept and warned about. An
+//! operator replaces it by removing its files.
 
 use super::files;
 use rcgen::{
@@ -23,7 +24,7 @@ use x509_parser::prelude::{FromDer, GeneralName, ParsedExtension, X509Certificat
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const CA_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 const LEAF_LIFE: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Leaves are issued again this long before their end, the authority this long before its own.
+/// Leaves are issued again this long before their end; of the authority's own end is warned this long before.
 const RENEW_BEFORE: Duration = Duration::from_secs(90 * 24 * 3600);
 /// Certificates are valid from a little before they are made, for clients whose clocks are behind.
 const CLOCK_SKEW: Duration = Duration::from_secs(3600);
@@ -179,7 +180,7 @@ impl std::fmt::Debug for Pki {
 }
 
 impl Pki {
-    /// Opens the authority in `dir`, or makes one where there is none or the old one nears its end.
+    /// Opens the authority in `dir`, or makes one where there is none.
     pub fn open(dir: &Path, now: SystemTime) -> Result<Self, PkiError> {
         files::private_dir(dir).map_err(at(dir))?;
         let (certificate_path, key_path) = (dir.join("ca.crt"), dir.join("ca.key"));
@@ -198,11 +199,10 @@ impl Pki {
                 if facts.public_key != key.public_key_raw() {
                     return Err(unusable(&certificate_path, "does not belong to ca.key"));
                 }
-                if facts.nears_its_end(now) {
-                    create_authority(dir, now)?
-                } else {
-                    (certificate, key)
+                if let Some(warning) = end_warning(&certificate_path, &facts, now) {
+                    tracing::warn!("{warning}");
                 }
+                (certificate, key)
             }
             (Some(_), None) => return Err(unusable(&key_path, "the key is missing")),
             (None, _) => create_authority(dir, now)?,
@@ -322,6 +322,18 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> PkiError + '_ {
         path: path.into(),
         source,
     }
+}
+
+/// What an operator has to know about an authority that nears its end.
+fn end_warning(path: &Path, facts: &Facts, now: SystemTime) -> Option<String> {
+    let end = jiff::Timestamp::from_second(facts.not_after).unwrap_or(jiff::Timestamp::MAX);
+    facts.nears_its_end(now).then(|| {
+        format!(
+            "the certificate authority {} ends at {end} and is not replaced by itself: stop the server, move ca.crt and \
+             ca.key away and start it again, then give the new ca.crt and new kubeconfigs to every client",
+            path.display()
+        )
+    })
 }
 
 fn create_authority(dir: &Path, now: SystemTime) -> Result<(String, KeyPair), PkiError> {

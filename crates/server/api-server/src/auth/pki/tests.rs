@@ -96,11 +96,44 @@ fn leaves_of_another_authority_are_issued_again() {
     let dir = tempfile::tempdir().unwrap();
     let old = Pki::open(dir.path(), now()).unwrap();
     let first = old.client("admin", &Identity::admin(), now()).unwrap();
-    let much_later = now() + CA_LIFE - DAY;
-    let new = Pki::open(dir.path(), much_later).unwrap();
+    // An operator who wants another authority removes the old one.
+    fs::remove_file(dir.path().join("ca.crt")).unwrap();
+    fs::remove_file(dir.path().join("ca.key")).unwrap();
+    let new = Pki::open(dir.path(), now()).unwrap();
     assert_ne!(old.ca_pem(), new.ca_pem());
     let again = new.client("admin", &Identity::admin(), now()).unwrap();
     assert_ne!(first.certificate_pem, again.certificate_pem);
+}
+
+#[test]
+fn an_authority_near_its_end_or_past_it_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = || ["ca.crt", "ca.key"].map(|name| fs::read_to_string(dir.path().join(name)).unwrap());
+    let first = Pki::open(dir.path(), now()).unwrap();
+    let admin = first.client("admin", &Identity::admin(), now()).unwrap();
+    let before = files();
+    for later in [CA_LIFE - 80 * DAY, CA_LIFE - DAY, CA_LIFE + DAY] {
+        let again = Pki::open(dir.path(), now() + later).unwrap();
+        assert_eq!(again.ca_pem(), first.ca_pem(), "{later:?}");
+        assert_eq!(files(), before, "{later:?}");
+    }
+    let warning = |now| {
+        let facts = Facts::read(&before[0]).unwrap();
+        end_warning(&dir.path().join("ca.crt"), &facts, now)
+    };
+    assert_eq!(warning(now() + CA_LIFE - 100 * DAY), None);
+    let said = warning(now() + CA_LIFE - 80 * DAY).unwrap();
+    let end = jiff::Timestamp::try_from(now() + CA_LIFE).unwrap();
+    for part in [
+        &*dir.path().join("ca.crt").to_string_lossy(),
+        &end.to_string(),
+        "move ca.crt and ca.key away",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
+    // Whoever trusts the authority is still let in.
+    let same = first.client("admin", &Identity::admin(), now()).unwrap();
+    assert_eq!(same.certificate_pem, admin.certificate_pem);
 }
 
 #[test]
