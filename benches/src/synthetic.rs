@@ -39,6 +39,7 @@ pub fn name(number: u32) -> ServiceName {
 pub fn service(number: u32) -> Service<Ipv4Addr> {
     Service {
         name: name(number),
+        created: None,
         cluster_ip: Ipv4Addr::from_bits(0x0a60_0001 + number),
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Cluster,

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use crate::{Address, Cidr, NodePort, Port, PortName, Protocol, ServiceName, ServicePortName};
+use crate::{Address, Cidr, Moment, NodePort, Port, PortName, Protocol, ServiceName, ServicePortName};
 
 /// Which endpoints may receive a kind of traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,6 +74,8 @@ impl<A> External<A> {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Service<A> {
     pub name: ServiceName,
+    /// Decides between Services that name the same address.
+    pub created: Option<Moment>,
     /// Its address inside the cluster.
     pub cluster_ip: A,
     /// Which endpoints serve traffic to the cluster address.

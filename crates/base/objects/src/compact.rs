@@ -6,12 +6,13 @@
 
 use std::collections::BTreeMap;
 
+use pointsman_model::Moment;
 use serde::{Deserialize, Deserializer};
 
 use crate::endpoint_slice::EndpointConditions;
 use crate::metadata::filtered;
 use crate::names;
-use crate::read::nullable;
+use crate::read::{moment, nullable};
 
 /// The metadata the proxy reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -20,6 +21,8 @@ pub struct Metadata {
     pub namespace: String,
     pub name: String,
     pub resource_version: String,
+    #[serde(rename = "creationTimestamp", deserialize_with = "moment")]
+    pub created: Option<Moment>,
     /// Those of them that anything here reads.
     #[serde(deserialize_with = "known_keys")]
     pub labels: BTreeMap<String, String>,

@@ -57,6 +57,15 @@ fn metadata() -> BoxedStrategy<Value> {
         ("labels", pairs()),
         ("annotations", pairs()),
         (
+            "creationTimestamp",
+            one_of(&[
+                json!("2026-11-15T19:00:00Z"),
+                json!("2026-11-15T20:00:00.5+01:00"),
+                json!("yesterday"),
+                Value::Null,
+            ]),
+        ),
+        (
             "deletionTimestamp",
             one_of(&[json!("2026-11-15T19:00:00Z"), json!("yesterday"), Value::Null]),
         ),
@@ -163,6 +172,7 @@ fn metadata_agree(whole: &Metadata, proxys: &compact::Metadata) -> Result<(), Te
         (&*proxys.namespace, &*proxys.name)
     );
     prop_assert_eq!(&*whole.resource_version, &*proxys.resource_version);
+    prop_assert_eq!(whole.created, proxys.created);
     for (all, kept) in [
         (&whole.labels, &proxys.labels),
         (&*whole.annotations, &proxys.annotations),

@@ -1,14 +1,14 @@
 //! Whose packet is it when two Services name the same destination?
 //!
 //! The API server keeps cluster addresses and node ports unique, but nothing keeps two Services from
-//! listing the same external address and port. Upstream leaves the winner to chance. Here a cluster
-//! address beats an external one (nobody takes over another Service's address by listing it), an external
-//! one beats a load balancer's, and then the lower name wins: the same answer on every node and after
-//! every history.
+//! listing the same external address and port. Upstream leaves the winner to chance. Here nobody takes over
+//! another Service's address by listing it: a cluster address beats all others, and one that a load balancer
+//! reported in the status, which users cannot write, beats an external one, which they can. Among equals the
+//! older Service wins, and then the lower name: the same answer on every node and after every history.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use pointsman_model::{Address, NodePort, Port, Protocol, Service, ServiceName, ServicePort};
+use pointsman_model::{Address, Moment, NodePort, Port, Protocol, Service, ServiceName, ServicePort};
 
 /// What a new connection is addressed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,16 +24,22 @@ pub enum Destination<A> {
 pub enum ClaimKind {
     /// It is the Service's cluster address.
     ClusterIp,
-    /// It is one of the Service's external addresses.
-    ExternalIp,
     /// It is one of the Service's load balancer addresses.
     LoadBalancer,
+    /// It is one of the Service's external addresses.
+    ExternalIp,
     /// It is one of the Service's node ports.
     NodePort,
 }
 
-/// A claim, as it competes with others for one destination.
-type Claimant = (ClaimKind, ServiceName);
+/// A claim, as it competes with others for one destination; lower wins.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Claimant {
+    kind: ClaimKind,
+    /// A Service that does not say how old it is counts as the youngest.
+    created: Moment,
+    service: ServiceName,
+}
 
 /// Who owns which destination.
 #[derive(Debug)]
@@ -82,12 +88,12 @@ impl<A: Address> Claims<A> {
     pub fn owns(&self, at: &Destination<A>, kind: ClaimKind, service: &ServiceName) -> bool {
         self.owners
             .get(at)
-            .is_some_and(|(owner_kind, owner)| *owner_kind == kind && owner == service)
+            .is_some_and(|owner| owner.kind == kind && owner.service == *service)
     }
 
     /// The Service that owns a destination.
     pub fn owner(&self, at: &Destination<A>) -> Option<&ServiceName> {
-        self.owners.get(at).map(|(_, owner)| owner)
+        self.owners.get(at).map(|owner| &owner.service)
     }
 
     /// The number of destinations that more than one claim names.
@@ -104,7 +110,7 @@ impl<A: Address> Claims<A> {
             Some(owner) if claimant == *owner => None,
             Some(owner) if claimant < *owner => {
                 let displaced = std::mem::replace(owner, claimant);
-                let name = displaced.1.clone();
+                let name = displaced.service.clone();
                 self.waiting.entry(at).or_default().insert(displaced);
                 Some(name)
             }
@@ -119,7 +125,7 @@ impl<A: Address> Claims<A> {
         let promoted = if self.owners.get(&at) == Some(claimant) {
             match self.waiting.get_mut(&at).and_then(BTreeSet::pop_first) {
                 Some(next) => {
-                    let name = next.1.clone();
+                    let name = next.service.clone();
                     self.owners.insert(at, next);
                     Some(name)
                 }
@@ -144,8 +150,19 @@ impl<A: Address> Claims<A> {
 /// Everything a Service lays claim to.
 fn claims<A: Address>(service: &Service<A>) -> impl Iterator<Item = (Destination<A>, Claimant)> + '_ {
     let ports = service.ports.iter();
+    let created = service.created.unwrap_or(Moment(i64::MAX));
     ports.flat_map(move |port| {
-        destinations(service, port).map(|(kind, at)| (at, (kind, service.name.clone())))
+        destinations(service, port).map(move |(kind, at)| {
+            let service = service.name.clone();
+            (
+                at,
+                Claimant {
+                    kind,
+                    created,
+                    service,
+                },
+            )
+        })
     })
 }
 

@@ -295,6 +295,7 @@ fn family_service<A: Address>(
     };
     Some(Service {
         name: name.clone(),
+        created: object.metadata.created,
         cluster_ip,
         internal_policy: match local(&spec.internal_traffic_policy) {
             true => TrafficPolicy::Local,

@@ -13,8 +13,8 @@
 //! `nodePortAddresses`), and the words `masquerade-all`, `no-localhost-nodeports`, `no-external-ips`.
 //!
 //! `service` options: `nodeport=`, `external=`, `lb=`, `lb-proxy=` (ipMode Proxy), `ranges=`, `policy=`
-//! (external), `internal=`, `affinity=` (seconds), `healthcheck=`. A second line for the same Service adds
-//! a port.
+//! (external), `internal=`, `affinity=` (seconds), `healthcheck=`, `created=` (seconds). A second line for the
+//! same Service adds a port.
 //!
 //! `endpoint` options: `node=`, `zones=`, `nodes=` (hints), `slice=` (to spread over several slices),
 //! `udp`/`sctp`, and one of `ready` (the default), `unready`, `serving-unready`, `terminating` (still
@@ -182,6 +182,10 @@ impl Cluster {
             node_port: 0,
         };
         for (key, value) in options {
+            if key == "created" {
+                object.metadata.created = Some(Moment::from_seconds(value.parse().expect("seconds")));
+                continue;
+            }
             service_option(&mut object.spec, &mut object.status, &mut wire_port, key, value);
         }
         object.spec.ports.push(wire_port);

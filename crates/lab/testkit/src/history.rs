@@ -112,6 +112,11 @@ fn service(random: &mut Random, family: IpFamily) -> compact::Service {
     let mut object = compact::Service::default();
     object.metadata.namespace = "ns".to_owned();
     object.metadata.name = format!("s{number}");
+    // Another time is that of a Service made anew.
+    object.metadata.created = match random.below(4) {
+        0 => None,
+        seconds => Some(Moment::from_seconds(seconds as i64)),
+    };
     let spec = &mut object.spec;
     // Two Services share the last byte of their address, and so a bucket.
     let cluster_ip = address(family, 96 + (number % 2) as u8, 1 + number / 2);
@@ -136,6 +141,10 @@ fn service(random: &mut Random, family: IpFamily) -> compact::Service {
     if random.one_in(6) {
         // Somebody else's cluster address.
         spec.external_ips.push(address(family, 96, 1 + random.below(3)));
+    }
+    if random.one_in(3) {
+        // Somebody's load balancer address.
+        spec.external_ips.push(address(family, 21, 1 + random.below(3)));
     }
     let vips = (0..random.below(3)).map(|_| address(family, 21, 1 + random.below(3)));
     object.status.load_balancer.ingress = vips.map(|ip| compact::Ingress { ip, ip_mode: None }).collect();

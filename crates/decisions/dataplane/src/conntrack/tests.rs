@@ -27,6 +27,7 @@ fn change(protocol: Protocol, answering: &[&str]) -> Change<Ipv4Addr> {
     let port = |number| Port::new(number).unwrap();
     let service = Service {
         name: name.clone(),
+        created: None,
         cluster_ip: "172.30.0.10".parse().unwrap(),
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Cluster,

@@ -1,5 +1,6 @@
 //! Folding, batches, and what survives a failure.
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use pointsman_model::{
@@ -8,6 +9,7 @@ use pointsman_model::{
 use proptest::prelude::*;
 
 use super::*;
+use crate::claims::Destination;
 
 fn name(text: &str) -> ServiceName {
     ServiceName::new("ns", text).unwrap()
@@ -20,6 +22,7 @@ fn slice_name(text: &str) -> SliceName {
 fn service(text: &str, end: u8) -> Service<Ipv4Addr> {
     Service {
         name: name(text),
+        created: None,
         cluster_ip: Ipv4Addr::new(172, 30, 0, end),
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Cluster,
@@ -340,6 +343,73 @@ fn a_service_takes_over_what_its_rival_gives_up() {
     assert_eq!((names(&batch), owned(&batch)), (vec!["a", "b"], vec![1]));
     let _ = index.commit(batch);
     assert_eq!(index.claims().contested(), 0);
+}
+
+/// A Service that names these of a few addresses, as external ones and as a load balancer's.
+fn claiming(number: u8, created: Option<i64>, external: &[u8], vips: &[u8]) -> Service<Ipv4Addr> {
+    let addresses = |ends: &[u8]| ends.iter().map(|end| Ipv4Addr::new(172, 30, 0, *end)).collect();
+    let external = pointsman_model::External {
+        external_ips: addresses(external),
+        load_balancer_vips: addresses(vips),
+        ..Default::default()
+    };
+    Service {
+        created: created.map(Moment::from_seconds),
+        external: Some(Box::new(external)),
+        ..service(&number.to_string(), number)
+    }
+}
+
+/// Says in other words who should own an address.
+fn rightful_owner(services: &BTreeMap<u8, Service<Ipv4Addr>>, at: Ipv4Addr) -> Option<&ServiceName> {
+    let by_age = |is_named: fn(&Service<Ipv4Addr>, Ipv4Addr) -> bool| {
+        let named = services.values().filter(|service| is_named(service, at));
+        let (dated, undated): (Vec<_>, Vec<_>) = named.partition(|service| service.created.is_some());
+        let oldest = dated.into_iter().min_by_key(|service| service.created);
+        oldest.or_else(|| undated.into_iter().next())
+    };
+    by_age(|service, at| service.cluster_ip == at)
+        .or_else(|| by_age(|service, at| service.load_balancer_vips().contains(&at)))
+        .or_else(|| by_age(|service, at| service.external_ips().contains(&at)))
+        .map(|service| &service.name)
+}
+
+/// A Service comes, changes or goes.
+fn claim_step() -> impl Strategy<Value = (u8, Option<Service<Ipv4Addr>>)> {
+    let ends = || prop::collection::btree_set(0..6u8, 0..3).prop_map(Vec::from_iter);
+    let service = (prop::option::of(1..3i64), ends(), ends());
+    (0..4u8, prop::option::weighted(0.8, service)).prop_map(|(number, service)| {
+        let claiming = service.map(|(created, external, vips)| claiming(number, created, &external, &vips));
+        (number, claiming)
+    })
+}
+
+proptest! {
+    #[test]
+    fn an_address_has_its_rightful_owner_after_every_history(
+        steps in prop::collection::vec((claim_step(), any::<bool>()), 1..30),
+    ) {
+        let mut index = index();
+        let mut services = BTreeMap::new();
+        for ((number, service), commit) in steps {
+            index.fold_service(&name(&number.to_string()), service.clone(), None);
+            match service {
+                Some(service) => services.insert(number, service),
+                None => services.remove(&number),
+            };
+            for end in 0..6 {
+                let at = Ipv4Addr::new(172, 30, 0, end);
+                let destination = Destination::Address(at, Protocol::Tcp, Port::new(80).unwrap());
+                prop_assert_eq!(index.claims().owner(&destination), rightful_owner(&services, at), "{}", at);
+            }
+            if commit {
+                let batch = index.checkout();
+                let _ = index.commit(batch);
+                let programmed: Vec<_> = index.programmed().map(|(_, state)| state.clone()).collect();
+                prop_assert_eq!(programmed, index.desired().collect::<Vec<_>>());
+            }
+        }
+    }
 }
 
 /// One step of a random life of the index.

@@ -22,6 +22,7 @@ fn service() -> Service<Ipv4Addr> {
     };
     Service {
         name: name(),
+        created: None,
         cluster_ip: Ipv4Addr::new(172, 30, 0, 1),
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Local,
