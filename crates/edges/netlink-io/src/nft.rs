@@ -1,5 +1,9 @@
 //! How does a transaction get into the kernel, and the kernel's state out of it?
 
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
 use pointsman_netlink::netlink::{
     Errno, ErrorReply, Header, Malformed, Message, Messages, Writer, flags, kind,
 };
@@ -189,19 +193,28 @@ impl Client {
             w.text(wire::element::LIST_TABLE, table.as_str());
             w.text(wire::element::LIST_SET, set.as_str());
         };
-        self.dump_into(
-            family,
-            msg::GET_ELEMENTS,
-            &of_set,
-            begin,
-            |collection, message| {
-                let list = ElementList::decode(message)?;
-                list.elements
-                    .into_iter()
-                    .for_each(|element| push(collection, element));
-                Ok(())
-            },
-        )
+        for attempt in 0..DUMP_ATTEMPTS {
+            let begin = || (begin(), Listed::default());
+            let (collection, listed) = self.dump_into(
+                family,
+                msg::GET_ELEMENTS,
+                &of_set,
+                begin,
+                |(collection, listed), message| {
+                    for element in ElementList::decode(message)?.elements {
+                        listed.note(&element);
+                        push(collection, element);
+                    }
+                    Ok(())
+                },
+            )?;
+            if !listed.has_repeated {
+                return Ok(collection);
+            }
+            // The table stops growing by itself, a little later on a busy machine.
+            std::thread::sleep(Duration::from_millis(1 << attempt));
+        }
+        Err(RequestError::Disturbed(DUMP_ATTEMPTS))
     }
 
     fn dump<T, I: Iterator<Item = T>>(
@@ -283,9 +296,43 @@ fn classify(faults: Vec<Fault>, acknowledged: bool) -> Result<(), CommitError> {
     Err(CommitError::Refused(faults))
 }
 
+/// Notices a listing that names an element twice. The kernel walks a hash table that grows in the background
+/// after many elements were added, and then repeats some and leaves out as many others without saying so.
+#[derive(Default)]
+struct Listed {
+    keys: HashSet<u64>,
+    has_repeated: bool,
+}
+
+impl Listed {
+    fn note(&mut self, element: &Element) {
+        // The end of one range may be the start of the next.
+        let mut hasher = DefaultHasher::new();
+        (&element.key, &element.key_end, element.interval_end).hash(&mut hasher);
+        self.has_repeated |= !self.keys.insert(hasher.finish());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pointsman_netlink::nft::Value;
+
+    #[test]
+    fn an_element_that_is_listed_twice_shows_that_others_are_missing() {
+        let element = |byte| Element::new(Value::host_u32(byte));
+        let end = |byte| Element {
+            interval_end: true,
+            ..element(byte)
+        };
+        let has_repeated = |elements: &[Element]| {
+            let mut listed = Listed::default();
+            elements.iter().for_each(|element| listed.note(element));
+            listed.has_repeated
+        };
+        assert!(!has_repeated(&[element(1), end(2), element(2)]));
+        assert!(has_repeated(&[element(1), element(2), element(1)]));
+    }
 
     fn faults(errnos: &[Errno]) -> Vec<Fault> {
         let fault = |errno: &Errno| Fault {
