@@ -184,7 +184,7 @@ fn is_in_force(cluster: &Cluster, item: usize, profile: Profile) -> bool {
     };
     let says = |object: &Value, key: &str, seconds: f64| {
         let text = object["metadata"]["annotations"][format!("pointsman.io/{key}")].as_str();
-        let found = text.and_then(pointsman_latency_profile::text::parse_duration);
+        let found = text.and_then(pointsman_model::duration::parse);
         found.is_some_and(|found| (found.as_secs_f64() - seconds / scale()).abs() < 1e-3)
     };
     let namespace = "--namespace=kube-system";

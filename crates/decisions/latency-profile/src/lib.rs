@@ -13,7 +13,6 @@ pub mod profile;
 pub mod render;
 pub mod rollout;
 pub mod state;
-pub mod text;
 pub mod units;
 pub mod verdict;
 

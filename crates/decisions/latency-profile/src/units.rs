@@ -1,6 +1,6 @@
 //! Which values does a profile set, and which of them make no sense?
 
-use crate::text;
+use pointsman_model::duration;
 use std::fmt;
 use std::time::Duration;
 use thiserror::Error;
@@ -121,18 +121,18 @@ impl Values {
 }
 
 fn parse(text: &str) -> Result<Duration, InvalidValue> {
-    text::parse_duration(text).ok_or_else(|| InvalidValue::NotADuration(text.to_owned()))
+    duration::parse(text).ok_or_else(|| InvalidValue::NotADuration(text.to_owned()))
 }
 
 impl fmt::Display for ReportPeriod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&text::duration(self.0))
+        f.pad(&duration::short(self.0))
     }
 }
 
 impl fmt::Display for GracePeriod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&text::duration(self.0))
+        f.pad(&duration::short(self.0))
     }
 }
 

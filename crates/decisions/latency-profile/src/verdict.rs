@@ -6,8 +6,8 @@
 //! raise the odds of a wrong taint, none makes it certain. The tables show 0, 2, 4 and more; three is
 //! on neither side there and counts as too few here, since no profile dares it.
 
-use crate::text;
 use crate::units::{GracePeriod, ReportPeriod};
+use pointsman_model::duration;
 use std::fmt;
 use std::time::Duration;
 
@@ -115,7 +115,7 @@ impl fmt::Display for Verdict {
 pub fn arithmetic(report: ReportPeriod, grace: GracePeriod) -> String {
     format!(
         "{} / {} = {} reports fit",
-        text::duration(grace.0),
+        duration::short(grace.0),
         report,
         chances(report.get(), grace)
     )

@@ -9,6 +9,7 @@ use crate::profile::{Catalog, DEFAULT, UnknownProfile, Wanted};
 use crate::render;
 use crate::state::{Component, Owner, Pool, State};
 use jiff::Timestamp;
+use pointsman_model::duration;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -347,7 +348,7 @@ impl Round<'_> {
                 }
                 if late && !failed {
                     let lagging = readings.lagging(self.owner.component());
-                    let limit = crate::text::duration(self.policy.step_timeout);
+                    let limit = duration::short(self.policy.step_timeout);
                     let message = format!("{what} is not in force after {limit}: {lagging}");
                     return self.fail(claim, "StepTimedOut", message);
                 }

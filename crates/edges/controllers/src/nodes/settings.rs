@@ -11,7 +11,7 @@
 //! nobody who reads them ever finds the loops less patient than they say, even if what is wanted changes
 //! again before anything could be announced.
 
-use pointsman_latency_profile::text;
+use pointsman_model::duration;
 use pointsman_node_health::Settings;
 use std::collections::BTreeMap;
 
@@ -56,7 +56,7 @@ fn whole(text: &str) -> Option<usize> {
 }
 
 fn period(text: &str) -> Option<std::time::Duration> {
-    text::parse_duration(text.trim())
+    duration::parse(text.trim())
 }
 
 /// Every setting that can change at run time.
@@ -66,21 +66,21 @@ const ALL: [Setting; 10] = [
         "node-monitor-period",
         monitor_period,
         period,
-        text::duration
+        duration::short
     ),
     setting!(
         "nodeMonitorGracePeriod",
         "node-monitor-grace-period",
         grace_period,
         period,
-        text::duration
+        duration::short
     ),
     setting!(
         "nodeStartupGracePeriod",
         "node-startup-grace-period",
         startup_grace_period,
         period,
-        text::duration
+        duration::short
     ),
     setting!(
         "nodeEvictionRate",
