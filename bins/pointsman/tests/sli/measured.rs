@@ -55,12 +55,12 @@ async fn samples_are_counted_once_across_a_restart_of_the_collector() {
     programmer.measure(&samples(40));
     let config = site.config.clone();
     site.collector = Some(start(config).await.unwrap());
-    let state = state_becomes(&site, "35 samples", |state| state["sli"]["day"]["samples"] == 35).await;
+    // The time without a collector is not covered; its share shrinks as time goes on.
+    let state = state_becomes(&site, "35 samples, most of the time covered", |state| {
+        state["sli"]["day"]["samples"] == 35 && state["sli"]["pooled"]["coverage"].as_f64() > Some(0.9)
+    })
+    .await;
     assert_eq!(state["sli"]["pooled"]["samples"], 35);
-    assert!(
-        state["sli"]["pooled"]["coverage"].as_f64().unwrap() > 0.9,
-        "{state:#}"
-    );
     let perf: Value = site.json("/perfdash.json").await;
     assert_eq!(perf["dataItems"][0]["data"]["Perc99"], 7.0);
 }
