@@ -166,7 +166,7 @@ bench-up: deps ## Measure a whole cluster on this machine: start, memory, idle C
 bench-proxy: deps ## Measure the proxy in all modes (root; PEER_KUBE_PROXY=path adds kube-proxy)
 	$(CARGO) build --locked --release --bin pointsman
 	$(BENCH) proxy -- target/release/pointsman \
-	  --modes iptables-nft,iptables-legacy --sizes 1000x1,1000x5,10000x1,10000x5,45000x1,45000x5 \
+	  --modes iptables-nft,iptables-legacy --sizes 1000x1,1000x5,10000x1,10000x5,45000x1,45000x5 --gate-off-sizes 1000x5,10000x5 \
 	  --peer-modes iptables-nft,iptables-legacy --peer-sizes 1000x5,10000x5 --out target/bench/proxy.json
 	$(BENCH) proxy -- target/release/pointsman \
 	  --modes nftables --sizes 1000x5,20000x5,45000x1,100000x1,5000x50 --ours-only 1000,45000 \

@@ -50,6 +50,7 @@ pub struct Contender {
     pub mode: Mode,
     program: String,
     ours: bool,
+    gates: &'static str,
 }
 
 impl Contender {
@@ -59,6 +60,16 @@ impl Contender {
             mode,
             program: program.to_owned(),
             ours: true,
+            gates: "",
+        }
+    }
+
+    /// As it would be without KEP-3453: all rules are written at each sync.
+    pub fn with_complete_restores(self) -> Self {
+        Self {
+            name: "pointsman, gate off",
+            gates: "MinimizeIPTablesRestore=false",
+            ..self
         }
     }
 
@@ -68,6 +79,7 @@ impl Contender {
             mode,
             program: program.to_owned(),
             ours: false,
+            gates: "",
         }
     }
 
@@ -79,7 +91,7 @@ impl Contender {
     fn command(&self, kubeconfig: &Path, programs: &Path) -> Command {
         let mut command = Command::new(&self.program);
         if self.ours {
-            command.args(["proxy", "--log=info"]);
+            command.args(["proxy", "--log=info", "--feature-gates", self.gates]);
         }
         command
             .arg("--kubeconfig")

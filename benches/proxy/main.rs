@@ -2,8 +2,8 @@
 //!
 //! ```sh
 //! bench_proxy PROGRAM [--modes nftables,iptables-nft,iptables-legacy] [--sizes 1000x5,20000x5]
-//!             [--peer-modes nftables,iptables-nft] [--peer-sizes 1000x5] [--limit 120] [--row-limit 300]
-//!             [--changes 200] [--data-path 10,1000,45000] [--ours-only 1000,45000] [--out FILE.json]
+//!             [--gate-off-sizes 1000x5] [--peer-modes nftables,iptables-nft] [--peer-sizes 1000x5]
+//!             [--limit 120] [--row-limit 300] [--changes 200] [--data-path 10,1000,45000] [--ours-only 1000,45000] [--out FILE.json]
 //! bench_proxy plot FILE.json FILE.svg
 //! bench_proxy show FILE.json
 //! ```
@@ -53,6 +53,8 @@ struct Plan {
     program: String,
     modes: Vec<Mode>,
     sizes: Vec<Size>,
+    /// Where iptables modes are measured without `MinimizeIPTablesRestore`, too.
+    gate_off_sizes: Vec<Size>,
     peer_modes: Vec<Mode>,
     peer_sizes: Vec<Size>,
     limits: Limits,
@@ -98,7 +100,11 @@ async fn run(plan: Plan) {
         .ok()
         .filter(|path| !path.is_empty());
     let mut sizes = plan.sizes.clone();
-    sizes.extend(plan.peer_sizes.iter().filter(|size| !plan.sizes.contains(size)));
+    for size in plan.gate_off_sizes.iter().chain(&plan.peer_sizes) {
+        if !sizes.contains(size) {
+            sizes.push(*size);
+        }
+    }
     for size in sizes {
         let mut contenders = Vec::new();
         if plan.sizes.contains(&size) {
@@ -110,6 +116,11 @@ async fn run(plan: Plan) {
             if plan.modes.contains(&Mode::Nftables) {
                 results.put_bare(bare::load(size));
             }
+        }
+        if plan.gate_off_sizes.contains(&size) {
+            let modes = plan.modes.iter().filter(|mode| **mode != Mode::Nftables);
+            contenders
+                .extend(modes.map(|mode| Contender::ours(&plan.program, *mode).with_complete_restores()));
         }
         if let Some(peer) = &peer
             && plan.peer_sizes.contains(&size)
@@ -152,6 +163,7 @@ impl Plan {
                 .expect("usage: bench_proxy PROGRAM [flags], see the source"),
             modes: Mode::ALL.to_vec(),
             sizes: Vec::new(),
+            gate_off_sizes: Vec::new(),
             peer_modes: Vec::new(),
             peer_sizes: Vec::new(),
             limits: Limits { start: 120, row: 300 },
@@ -164,6 +176,7 @@ impl Plan {
             match flag.as_str() {
                 "--modes" => plan.modes = list(&value, Mode::parse),
                 "--sizes" => plan.sizes = list(&value, Size::parse),
+                "--gate-off-sizes" => plan.gate_off_sizes = list(&value, Size::parse),
                 "--peer-modes" => plan.peer_modes = list(&value, Mode::parse),
                 "--peer-sizes" => plan.peer_sizes = list(&value, Size::parse),
                 "--limit" => plan.limits.start = value.parse().expect("seconds"),

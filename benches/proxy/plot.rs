@@ -28,6 +28,7 @@ fn colour(contender: &str, mode: Mode) -> &'static str {
         ("pointsman", Mode::Nftables) => "#0b6e4f",
         ("pointsman", Mode::IptablesNft) => "#1f6fb2",
         ("pointsman", Mode::IptablesLegacy) => "#7a5195",
+        ("pointsman, gate off", _) => "#888888",
         (_, Mode::Nftables) => "#d1495b",
         (_, Mode::IptablesNft) => "#e07a1f",
         (_, Mode::IptablesLegacy) => "#8a6d3b",

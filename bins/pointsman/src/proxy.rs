@@ -85,6 +85,10 @@ pub struct Flags {
     /// the reason.
     #[arg(long, value_enum, value_name = "MODE")]
     nftables_fallback: Option<Fallback>,
+    /// Behaviours to switch, as `Name=true,Other=false`. MinimizeIPTablesRestore=false writes all rules with each
+    /// sync of iptables mode; gates that only kube-proxy knows are named in the log.
+    #[arg(long, value_name = "GATES")]
+    feature_gates: Option<String>,
     #[command(flatten)]
     conntrack: ConntrackFlags,
     /// Remove all rules of ours and of kube-proxy, and end.
@@ -161,7 +165,7 @@ macro_rules! ignored {
 
 ignored! {
     [
-        feature_gates kube_api_burst kube_api_qps kube_api_content_type config_sync_period
+        kube_api_burst kube_api_qps kube_api_content_type config_sync_period
         show_hidden_metrics_for_version master
         logging_format log_flush_frequency log_json_info_buffer_size log_text_info_buffer_size vmodule
         ipvs_exclude_cidrs ipvs_min_sync_period ipvs_scheduler ipvs_sync_period ipvs_tcp_timeout

@@ -6,19 +6,19 @@ use crate::duration;
 use anyhow::{Context, bail};
 use pointsman_api_client::Source;
 use pointsman_dataplane::settings::NodePortRanges;
-use pointsman_dataplane::{InterfaceName, MasqueradeMark};
+use pointsman_dataplane::{InterfaceName, MasqueradeMark, Restores};
 use pointsman_kernel::sysctl;
 use pointsman_model::duration::go;
+use pointsman_model::{Feature, FeatureGates};
 use pointsman_proxy::{Config, LocalMode, Mode};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 /// What the file and the flags say together; the file wins but for the node's name, as in kube-proxy.
 pub(super) fn resolve(flags: Flags, file: File) -> anyhow::Result<Config> {
-    for gate in file.feature_gates.iter().flatten() {
-        tracing::warn!(gate = gate.0, "this feature gate has no effect here");
-    }
+    let gates = gates(flags.feature_gates.as_deref(), file.feature_gates)?;
     let mode = mode(file.mode.as_deref(), flags.proxy_mode)?;
     let Writing {
         masquerade_all,
@@ -59,6 +59,10 @@ pub(super) fn resolve(flags: Flags, file: File) -> anyhow::Result<Config> {
         mode,
         min_sync_period,
         sync_period,
+        restores: match gates.enabled(Feature::MinimizeIPTablesRestore) {
+            true => Restores::Minimal,
+            false => Restores::Complete,
+        },
         masquerade: MasqueradeMark::from_bit(bit).context("the masquerade bit must be at most 31")?,
         masquerade_all: masquerade_all.or(flags.masquerade_all).unwrap_or(false),
         local,
@@ -75,6 +79,32 @@ pub(super) fn resolve(flags: Flags, file: File) -> anyhow::Result<Config> {
     };
     config.shown = shown(&config);
     Ok(config)
+}
+
+/// What a DaemonSet or a ConfigMap switches. Many gates of kube-proxy mean nothing here.
+fn gates(flag: Option<&str>, file: Option<BTreeMap<String, bool>>) -> anyhow::Result<FeatureGates> {
+    let mut listed = Vec::new();
+    for item in flag
+        .unwrap_or_default()
+        .split(',')
+        .filter(|item| !item.trim().is_empty())
+    {
+        let on = item
+            .split_once('=')
+            .map(|(name, on)| (name.trim().to_owned(), on.trim().parse()));
+        match on {
+            Some((name, Ok(on))) => listed.push((name, on)),
+            _ => bail!("feature gate {item:?} is not of the form Name=true or Name=false"),
+        }
+    }
+    let mut gates = FeatureGates::default();
+    for (name, on) in listed.into_iter().chain(file.into_iter().flatten()) {
+        match Feature::ALL.into_iter().find(|gate| gate.name() == name) {
+            Some(feature) => gates = gates.with(feature, on),
+            None => tracing::warn!(gate = name, "this feature gate has no effect here"),
+        }
+    }
+    Ok(gates)
 }
 
 fn mode(file: Option<&str>, flag: Option<ModeFlag>) -> anyhow::Result<Mode> {
@@ -191,6 +221,7 @@ fn shown(config: &Config) -> Value {
         "nodePortAddresses": config.node_ports.entries,
         "bindAddress": config.node_ip.map(|ip| ip.to_string()).unwrap_or_default(),
         "bindAddressHardFail": config.bind_or_fail,
+        "featureGates": { Feature::MinimizeIPTablesRestore.name(): config.restores == Restores::Minimal },
         "healthzBindAddress": listen(config.healthz),
         "metricsBindAddress": listen(config.metrics),
     })
@@ -365,9 +396,10 @@ mod tests {
             "--conntrack-max-per-core=0",
             "--conntrack-tcp-be-liberal",
             "--iptables-localhost-nodeports=false",
-            "--feature-gates=NFTablesProxyMode=true",
+            "--feature-gates=NFTablesProxyMode=true,MinimizeIPTablesRestore=false",
         ];
         let config = parse(&arguments, File::default()).unwrap();
+        assert_eq!(config.restores, Restores::Complete);
         assert!(!config.localhost_node_ports);
         assert_eq!(config.node, "n1");
     }
@@ -383,6 +415,7 @@ mod tests {
             ["--iptables-min-sync-period=1m"],
             ["--metrics-bind-address=here"],
             ["--bind-address=here"],
+            ["--feature-gates=MinimizeIPTablesRestore"],
         ] {
             assert!(parse(&arguments, File::default()).is_err(), "{arguments:?}");
         }

@@ -7,14 +7,17 @@ use std::collections::BTreeMap;
 pub enum Feature {
     /// `serving` and `terminating` conditions in EndpointSlices (KEP-1672).
     EndpointSliceTerminatingCondition,
+    /// Only chains of changed Services are given to `iptables-restore` (KEP-3453).
+    MinimizeIPTablesRestore,
     /// Millisecond offsets in probes (KEP-3066).
     SubSecondProbes,
 }
 
 impl Feature {
     /// Every feature, for `--help` and for parsing.
-    pub const ALL: [Feature; 2] = [
+    pub const ALL: [Feature; 3] = [
         Feature::EndpointSliceTerminatingCondition,
+        Feature::MinimizeIPTablesRestore,
         Feature::SubSecondProbes,
     ];
 
@@ -22,6 +25,7 @@ impl Feature {
     pub fn name(self) -> &'static str {
         match self {
             Feature::EndpointSliceTerminatingCondition => "EndpointSliceTerminatingCondition",
+            Feature::MinimizeIPTablesRestore => "MinimizeIPTablesRestore",
             Feature::SubSecondProbes => "SubSecondProbes",
         }
     }

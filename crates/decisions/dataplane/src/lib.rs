@@ -31,7 +31,7 @@ pub use index::{Batch, Change, Committed, Index, Progress, Scope, Totals, Waterm
 pub use packet::{Fate, Host, Packet, SeenAs};
 pub use programmer::{
     Compared, Comparison, Effort, Look, MemoryRules, NoRules, ProgramError, Programmer, Recovery, Restored,
-    States, Written,
+    Restores, States, Written,
 };
 pub use select::{Reachable, Selection, Viewpoint};
 pub use settings::{InterfaceName, LocalDetector, MasqueradeMark, NodePortAddresses, Settings};

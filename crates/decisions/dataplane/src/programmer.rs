@@ -48,6 +48,16 @@ pub trait Programmer<A: Address>: fmt::Debug + Send {
     }
 }
 
+/// How much of the rules `iptables-restore` is given (gate `MinimizeIPTablesRestore`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Restores {
+    /// What changed; in a full batch, what is not right already.
+    #[default]
+    Minimal,
+    /// Everything, with each batch: whatever was written before, and by whom, is overwritten.
+    Complete,
+}
+
 /// What a batch took to write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {

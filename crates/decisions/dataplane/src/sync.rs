@@ -14,7 +14,7 @@ use crate::conntrack::UdpReview;
 use crate::guard::{Situation, SyncProgress};
 use crate::health::{HealthCheck, SyncHealth};
 use crate::index::{Batch, Committed, Index, Scope};
-use crate::programmer::Recovery;
+use crate::programmer::{Recovery, Restores};
 use crate::schedule::{Intervals, Next, Schedule};
 
 /// The watched resources without which nothing may be written.
@@ -48,7 +48,7 @@ pub struct Tally {
     pub partial: u64,
     /// Syncs that failed.
     pub failures: u64,
-    /// Those of them that were partial.
+    /// Those of them that were partial, so that a full one follows.
     pub partial_failures: u64,
 }
 
@@ -63,6 +63,8 @@ pub enum Outcome<A> {
         scope: Scope,
         /// How long it took.
         took: Duration,
+        /// What the next one has to be.
+        recovery: Recovery,
     },
 }
 
@@ -94,6 +96,15 @@ impl<A: Address> Synchroniser<A> {
             last_full: None,
             full_after: intervals.longest,
         }
+    }
+
+    /// With complete restores, every sync is full.
+    #[must_use]
+    pub fn with_restores(mut self, restores: Restores) -> Self {
+        if restores == Restores::Complete {
+            self.full_after = Duration::ZERO;
+        }
+        self
     }
 
     /// Folds changes in; a sync is requested if they matter.
@@ -157,8 +168,13 @@ impl<A: Address> Synchroniser<A> {
             self.index.abort(batch, recovery);
             self.schedule.failed(now);
             self.tally.failures += 1;
-            self.tally.partial_failures += u64::from(scope == Scope::Partial);
-            return Outcome::Failed { scope, took };
+            let falls_back = scope == Scope::Partial && recovery == Recovery::FullResync;
+            self.tally.partial_failures += u64::from(falls_back);
+            return Outcome::Failed {
+                scope,
+                took,
+                recovery,
+            };
         }
         for change in &batch.changes {
             match change.after.as_deref().and_then(HealthCheck::of) {

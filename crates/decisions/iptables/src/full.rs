@@ -3,13 +3,13 @@
 //! A full plan is a sequence of transactions, each of bounded size and each leaving a working set of rules
 //! behind: first the Services' own chains, then the shared ones that lead to them, then leftovers go.
 //! Chains that the inventory shows to be right already are kept, so that a restart in a large cluster
-//! writes little and disturbs nobody.
+//! writes little and disturbs nobody; unless complete restores are asked for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pointsman_dataplane::ServiceState;
 use pointsman_dataplane::settings::Settings;
+use pointsman_dataplane::{Restores, ServiceState};
 use pointsman_model::Address;
 
 use crate::name::{Builtin, ChainName, Table, Top};
@@ -31,6 +31,7 @@ pub struct FullPlan<A> {
     inventory: Inventory,
     comments: EndpointComments,
     rules_per_transaction: usize,
+    restores: Restores,
     /// Chains that were found and have not proved useful since; in the end they go.
     leftovers: BTreeSet<(Table, ChainName)>,
     /// The Services with rules in each bucket, by position.
@@ -63,6 +64,7 @@ struct Filling<'a, A> {
     written: usize,
     kept: usize,
     limit: usize,
+    restores: Restores,
 }
 
 impl<A: Address> Filling<'_, A> {
@@ -70,7 +72,7 @@ impl<A: Address> Filling<'_, A> {
     fn chain(&mut self, table: Table, chain: ChainName, rules: Vec<Rule<A>>) {
         self.leftovers.remove(&(table, chain));
         let edit = self.transaction.table(table);
-        if self.inventory.holds(table, chain, &rules) {
+        if self.restores == Restores::Minimal && self.inventory.holds(table, chain, &rules) {
             self.kept += rules.len();
             edit.kept.insert(chain, rules);
         } else {
@@ -100,11 +102,17 @@ impl<A: Address> FullPlan<A> {
             inventory,
             comments,
             rules_per_transaction,
+            restores: Restores::Minimal,
             leftovers,
             buckets: BTreeMap::new(),
             unbucketed: BTreeMap::new(),
             next: Step::Marks,
         }
+    }
+
+    pub(crate) fn with_restores(mut self, restores: Restores) -> Self {
+        self.restores = restores;
+        self
     }
 
     fn step(&mut self) -> Option<Transaction<A>> {
@@ -118,6 +126,7 @@ impl<A: Address> FullPlan<A> {
             written: 0,
             kept: 0,
             limit: self.rules_per_transaction,
+            restores: self.restores,
         };
         let done = self.next == Step::Done;
         self.next = match self.next {

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use pointsman_dataplane::settings::Settings;
-use pointsman_dataplane::{Batch, Change, Scope, ServiceState};
+use pointsman_dataplane::{Batch, Change, Restores, Scope, ServiceState};
 use pointsman_model::Address;
 
 use crate::full::FullPlan;
@@ -41,6 +41,7 @@ pub struct Planner<A> {
     settings: Settings<A>,
     ledger: Ledger,
     rules_per_transaction: usize,
+    restores: Restores,
 }
 
 /// The transactions that bring a batch into the kernel. Apply them in order; after each, tell
@@ -71,6 +72,7 @@ impl<A: Address> Planner<A> {
             settings,
             ledger: Ledger::default(),
             rules_per_transaction: NFT_RULES_PER_TRANSACTION,
+            restores: Restores::Minimal,
         }
     }
 
@@ -78,6 +80,13 @@ impl<A: Address> Planner<A> {
     #[must_use]
     pub fn with_rules_per_transaction(mut self, rules: usize) -> Self {
         self.rules_per_transaction = rules;
+        self
+    }
+
+    /// Sets whether a full plan leaves chains alone that are right already.
+    #[must_use]
+    pub fn with_restores(mut self, restores: Restores) -> Self {
+        self.restores = restores;
         self
     }
 
@@ -142,6 +151,7 @@ impl<A: Address> Planner<A> {
             comments,
             self.rules_per_transaction,
         )
+        .with_restores(self.restores)
     }
 
     /// Records that the kernel has accepted a transaction.

@@ -6,8 +6,8 @@
 use std::io;
 
 use pointsman_dataplane::{
-    Batch, Compared, Comparison, Effort, Look, ProgramError, Programmer, Restored, Scope, Settings, States,
-    Written,
+    Batch, Compared, Comparison, Effort, Look, ProgramError, Programmer, Restored, Restores, Scope, Settings,
+    States, Written,
 };
 use pointsman_iptables::plan::{Holder, cleanup, cleanup_own};
 use pointsman_iptables::{ChainName, Planner, Table, Transaction};
@@ -48,6 +48,13 @@ impl<A: Address> IptablesBackend<A> {
             Variant::Nft => Witness::open(commits),
             Variant::System | Variant::Legacy => None,
         };
+        self
+    }
+
+    /// Sets how much each batch writes.
+    #[must_use]
+    pub fn with_restores(mut self, restores: Restores) -> Self {
+        self.planner = self.planner.with_restores(restores);
         self
     }
 

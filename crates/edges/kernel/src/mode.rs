@@ -1,6 +1,6 @@
 //! In which of the two ways are rules written?
 
-use pointsman_dataplane::{NoRules, ProgramError, Programmer, Settings};
+use pointsman_dataplane::{NoRules, ProgramError, Programmer, Restores, Settings};
 use pointsman_model::{Address, IpFamily};
 
 use crate::commits::Commits;
@@ -33,6 +33,7 @@ impl Mode {
         self,
         settings: Settings<A>,
         commits: Commits,
+        restores: Restores,
     ) -> Result<Box<dyn Programmer<A>>, ProgramError> {
         if !interfaces::has_family(A::FAMILY) {
             tracing::info!(family = %A::FAMILY, "this machine has no addresses of the family, no rules are written");
@@ -47,7 +48,8 @@ impl Mode {
                     tracing::warn!(%error, "node ports will not answer on 127.0.0.1: route_localnet cannot be set");
                 }
                 let variant = Variant::detect()?;
-                Box::new(IptablesBackend::new(settings, variant).watching(variant, commits))
+                let backend = IptablesBackend::new(settings, variant).with_restores(restores);
+                Box::new(backend.watching(variant, commits))
             }
             Self::Nftables => Box::new(NftablesBackend::open(settings, commits)?),
         })

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use pointsman_dataplane::state::ExternalIps;
-use pointsman_dataplane::{Index, LocalDetector, Settings};
+use pointsman_dataplane::{Index, LocalDetector, Restores, Settings};
 use pointsman_iptables::fake::FakeKernel;
 use pointsman_iptables::plan::cleanup;
 use pointsman_iptables::{ChainName, Planner, render, saved};
@@ -23,10 +23,11 @@ struct Proxy<A> {
     planner: Planner<A>,
     kernel: Iptables<A>,
     double: FakeKernel<A>,
+    restores: Restores,
 }
 
 impl<A: Family> Proxy<A> {
-    fn new(variant: Variant) -> Self {
+    fn new(variant: Variant, restores: Restores) -> Self {
         let range = if A::BITS == 32 {
             "10.1.0.0/16"
         } else {
@@ -38,13 +39,17 @@ impl<A: Family> Proxy<A> {
         };
         Self {
             index: Index::new(NodeName::from("n1"), ExternalIps::Honoured, Moment(0)),
-            planner: Planner::new(settings),
+            planner: Planner::new(settings).with_restores(restores),
             kernel: Iptables::new(variant),
             double: FakeKernel::default(),
+            restores,
         }
     }
 
     fn sync(&mut self) {
+        if self.restores == Restores::Complete {
+            self.index.force_full();
+        }
         let batch = self.index.checkout();
         let plan = self
             .planner
@@ -63,12 +68,14 @@ impl<A: Family> Proxy<A> {
         let _ = self.index.commit(batch);
     }
 
-    fn check(&self) {
-        for table in ["filter", "nat"] {
+    /// What the kernel holds, which is what its double does.
+    fn check(&self) -> [Rules; 2] {
+        ["filter", "nat"].map(|table| {
             let kernel = rules(&self.kernel.save(table).expect("iptables-save"), table);
             let double = rules(&self.double.save(), table);
             assert_eq!(kernel, double, "the {table} table");
-        }
+            kernel
+        })
     }
 }
 
@@ -100,8 +107,18 @@ fn rules(saved: &str, wanted: &str) -> Rules {
     rules
 }
 
-/// Set `POINTSMAN_KERNEL_HISTORY` to live through more.
+/// The feature is its own proof: with the gate off everything is overwritten at every step, and the kernel holds
+/// the same.
 fn live<A: Family>(variant: Variant, seed: u64) {
+    let minimal = live_with::<A>(variant, seed, Restores::Minimal);
+    let complete = live_with::<A>(variant, seed, Restores::Complete);
+    for (step, (minimal, complete)) in minimal.iter().zip(&complete).enumerate() {
+        assert_eq!(minimal, complete, "after step {step}");
+    }
+}
+
+/// What the kernel held after each step. Set `POINTSMAN_KERNEL_HISTORY` to live through more.
+fn live_with<A: Family>(variant: Variant, seed: u64, restores: Restores) -> Vec<[Rules; 2]> {
     let length = std::env::var("POINTSMAN_KERNEL_HISTORY")
         .ok()
         .and_then(|text| text.parse().ok())
@@ -109,7 +126,8 @@ fn live<A: Family>(variant: Variant, seed: u64) {
     let namespace = Namespace::new().expect("a namespace");
     namespace.run(move || {
         let mut random = Random(seed);
-        let mut proxy = Proxy::<A>::new(variant);
+        let mut proxy = Proxy::<A>::new(variant, restores);
+        let mut held = Vec::new();
         for revision in 0..length {
             for _ in 0..=random.below(3) {
                 history::fold(
@@ -119,7 +137,7 @@ fn live<A: Family>(variant: Variant, seed: u64) {
                 );
             }
             proxy.sync();
-            proxy.check();
+            held.push(proxy.check());
         }
         let nat = rules(&proxy.kernel.save("nat").expect("iptables-save"), "nat");
         assert!(
@@ -130,7 +148,8 @@ fn live<A: Family>(variant: Variant, seed: u64) {
         proxy.kernel.restore(&left).expect("everything of ours can go");
         let nat = rules(&proxy.kernel.save("nat").expect("iptables-save"), "nat");
         assert!(nat.keys().all(|chain| !chain.starts_with("KUBE-")), "{nat:?}");
-    });
+        held
+    })
 }
 
 #[test]

@@ -6,7 +6,9 @@ use std::time::Duration;
 use pointsman_api_client::Source;
 use pointsman_dataplane::schedule::Intervals;
 use pointsman_dataplane::settings::NodePortRanges;
-use pointsman_dataplane::{InterfaceName, LocalDetector, MasqueradeMark, NodePortAddresses, Settings};
+use pointsman_dataplane::{
+    InterfaceName, LocalDetector, MasqueradeMark, NodePortAddresses, Restores, Settings,
+};
 use pointsman_kernel::Mode;
 use pointsman_model::{Address, Cidr};
 
@@ -22,6 +24,8 @@ pub struct Config {
     pub min_sync_period: Duration,
     /// How often failures are retried at the latest, and how often the rules are checked.
     pub sync_period: Duration,
+    /// How much is written at once in iptables mode.
+    pub restores: Restores,
     /// The packet mark that asks for masquerading.
     pub masquerade: MasqueradeMark,
     /// Masquerade everything sent to a cluster address.
@@ -136,6 +140,7 @@ pub(crate) mod tests {
             mode: Mode::Iptables,
             min_sync_period: Duration::ZERO,
             sync_period: Duration::from_secs(30),
+            restores: Restores::Minimal,
             masquerade: MasqueradeMark::default(),
             masquerade_all: false,
             local: LocalMode::NodeCidr,

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use pointsman_dataplane::{Scope, Totals, Watermark, Written};
+use pointsman_dataplane::{Recovery, Scope, Totals, Watermark, Written};
 use pointsman_kernel::Mode;
 use pointsman_model::IpFamily;
 use pointsman_telemetry::{
@@ -165,9 +165,9 @@ impl FamilyMetrics {
     }
 
     /// The kernel does not have a batch.
-    pub fn failed(&self, scope: Scope) {
+    pub fn failed(&self, scope: Scope, recovery: Recovery) {
         self.failures.inc();
-        if scope == Scope::Partial {
+        if scope == Scope::Partial && recovery == Recovery::FullResync {
             self.partial_failures.inc();
         }
     }
@@ -389,7 +389,7 @@ impl IptablesWrites {
             partial_failures: counter(
                 registry,
                 "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
-                "Partial syncs that failed; a full one follows each.",
+                "Partial syncs that failed and may have written something; a full one follows each.",
             ),
             divergences: counter(
                 registry,
@@ -459,7 +459,8 @@ mod tests {
         let registry = Registry::new();
         let metrics = Metrics::new(&registry, Mode::Iptables);
         metrics.families[0].programmed(Duration::from_millis(7));
-        metrics.families[1].failed(Scope::Partial);
+        metrics.families[1].failed(Scope::Partial, Recovery::FullResync);
+        metrics.families[1].failed(Scope::Partial, Recovery::Retry);
         let text = registry.render();
         for line in [
             "kubeproxy_network_programming_duration_seconds_bucket{ip_family=\"IPv4\",le=\"0.25\"} 1\n",

@@ -12,7 +12,7 @@ use pointsman_dataplane::schedule::Next;
 use pointsman_dataplane::state::ExternalIps;
 use pointsman_dataplane::sync::{Done, Resource};
 use pointsman_dataplane::{
-    Batch, Index, Outcome, ProgramError, Progress, Scope, Settings, States, Synchroniser, Written,
+    Batch, Index, Outcome, ProgramError, Progress, Restores, Scope, Settings, States, Synchroniser, Written,
 };
 use pointsman_kernel::{Commits, Mode};
 use pointsman_model::{Address, Moment, NodeName};
@@ -53,13 +53,13 @@ impl<A: Address> Side<A> {
         let mut servers = ServiceServers::new(health);
         servers.listen_on(&settings.node_ports);
         let mode = config.mode;
-        let comparisons = match mode {
-            Mode::Iptables => Comparisons::BesideSyncs,
-            Mode::Nftables => Comparisons::WithFullSyncs,
+        let (comparisons, restores) = match mode {
+            Mode::Iptables => (Comparisons::BesideSyncs, config.restores),
+            Mode::Nftables => (Comparisons::WithFullSyncs, Restores::Minimal),
         };
-        let open = Box::new(move |settings| mode.open(settings, commits.clone()));
+        let open = Box::new(move |settings| mode.open(settings, commits.clone(), restores));
         Ok(Self {
-            sync: Synchroniser::new(index, config.intervals()),
+            sync: Synchroniser::new(index, config.intervals()).with_restores(restores),
             guard: Guard::new(comparisons, config.sync_period),
             worker: Worker::start(open, settings.clone(), report)?,
             flows: Flows::start(metrics.clone())?,
@@ -185,9 +185,13 @@ impl<A: Address> Side<A> {
                 self.publish(*done, at);
                 true
             }
-            Outcome::Failed { scope, took } => {
+            Outcome::Failed {
+                scope,
+                took,
+                recovery,
+            } => {
                 self.metrics.took(scope, took);
-                self.metrics.failed(scope);
+                self.metrics.failed(scope, recovery);
                 if let Err(error) = &result {
                     tracing::error!(family = %A::FAMILY, ?scope, error = %Chain(error), "rules could not be written, trying again");
                 }

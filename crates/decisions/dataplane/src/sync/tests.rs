@@ -90,6 +90,30 @@ fn nothing_is_written_before_both_lists_are_complete() {
 }
 
 #[test]
+fn with_complete_restores_every_sync_is_full() {
+    let now = Instant::now();
+    for (restores, scopes) in [
+        (Restores::Minimal, [Scope::Full, Scope::Partial, Scope::Partial]),
+        (Restores::Complete, [Scope::Full; 3]),
+    ] {
+        let mut sync = synchroniser(now).with_restores(restores);
+        sync.listed(now, Resource::Services);
+        sync.listed(now, Resource::Slices);
+        for (round, scope) in scopes.into_iter().enumerate() {
+            sync.fold(now, |index| {
+                index.fold_slice(slice(&[round as u8]), Some(Revision(10 + round as u64)), None);
+            });
+            let batch = sync.begin(now).expect("a change is waiting");
+            assert_eq!(
+                done(sync.finish(batch, Ok(()), now)).scope,
+                scope,
+                "{restores:?} {round}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_failure_at_any_sync_keeps_changes_times_and_health_and_the_next_one_heals() {
     for failing in 0..4 {
         for recovery in [Recovery::Retry, Recovery::FullResync] {
@@ -154,7 +178,8 @@ fn check_failure(failing: u64, recovery: Recovery) {
     assert_eq!((tally.failures, tally.full), (1, 1 + full_again));
     assert_eq!(
         tally.partial_failures,
-        u64::from(failed_scope == Some(Scope::Partial))
+        u64::from(failed_scope == Some(Scope::Partial) && recovery == Recovery::FullResync),
+        "a full sync follows each that is counted"
     );
     let programmed: Vec<_> = sync
         .index()

@@ -277,7 +277,7 @@ impl<K: Kernel> Life<'_, K> {
                 assert_eq!(self.sync.index().watermark(), before, "nothing was promised");
                 let counted = self.sync.tally();
                 assert_eq!(counted.failures, tally.failures + 1);
-                let partial = u64::from(scope == Scope::Partial);
+                let partial = u64::from(scope == Scope::Partial && self.full_owed);
                 assert_eq!(counted.partial_failures, tally.partial_failures + partial);
                 let later = self.now + SYNC_PERIOD * 2;
                 assert!(!self.sync.health().is_healthy(later), "a change waits");
