@@ -70,6 +70,12 @@ impl<A: Address> IptablesBackend<A> {
         }
     }
 
+    /// Remembers what was never written, as a fault of ours would.
+    #[cfg(test)]
+    pub(crate) fn pretend(&mut self, transaction: &Transaction<A>) {
+        self.planner.applied(transaction);
+    }
+
     /// Removes everything of ours and of kube-proxy's.
     pub fn clean_up(&mut self) -> Result<(), ProgramError> {
         let inventory = self.tables.list()?;

@@ -38,7 +38,7 @@ const AFTER: &str = "node n1
 
 /// A value that a test and a programmer share.
 #[derive(Debug, Default)]
-struct Shared<T>(Arc<Mutex<T>>);
+pub(super) struct Shared<T>(pub Arc<Mutex<T>>);
 
 impl<T> Clone for Shared<T> {
     fn clone(&self) -> Self {
@@ -47,7 +47,7 @@ impl<T> Clone for Shared<T> {
 }
 
 impl<T> Shared<T> {
-    fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
+    pub fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
         work(&mut self.0.lock().expect("nobody panicked"))
     }
 }
