@@ -17,6 +17,11 @@ const PENDING: &str = "kubeproxy_sync_proxy_rules_endpoint_changes_pending";
 const BYTES: &str = "pointsman_proxy_restore_bytes_total{ip_family=\"IPv4\"}";
 const TRANSACTIONS: &str = "pointsman_proxy_transactions_total{ip_family=\"IPv4\"}";
 const PEER_RULES: &str = "kubeproxy_sync_proxy_rules_iptables_last{ip_family=\"IPv4\",table=\"nat\"}";
+/// What is counted only if a partial sync went wrong.
+const OWN_FAULTS: [&str; 2] = [
+    "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total{ip_family=\"IPv4\"}",
+    "pointsman_proxy_divergences_total{ip_family=\"IPv4\"}",
+];
 /// Changes at once.
 const BURST: usize = 1000;
 /// How long single changes of one kind are repeated at most.
@@ -54,6 +59,11 @@ pub async fn run(server: &mut Server, contender: &Contender, changes: usize, lim
     burst(server, &node, &mut clock, &mut row).await;
     row.rss_after_bytes = node.memory().0;
     drop(clock);
+    let metrics = node.metrics();
+    for series in OWN_FAULTS {
+        let counted = metric(&metrics, series).unwrap_or(0.0);
+        assert_eq!(counted, 0.0, "{what}: {series}");
+    }
     let left = deadline.saturating_duration_since(Instant::now()).as_secs();
     if left > 0 {
         eprintln!("{what}: restart");

@@ -500,6 +500,20 @@ impl Cluster<'_> {
         );
     }
 
+    /// What a proxy never counts unless a partial sync went wrong.
+    fn own_faults(&self) -> Vec<String> {
+        let metrics = match self.status(10249, "/healthz").as_str() {
+            "200" => self.get(10249, "/metrics"),
+            _ => String::new(),
+        };
+        let faults = metrics.lines().filter(|line| {
+            line.starts_with("kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total{")
+                || line.starts_with("pointsman_proxy_divergences_total{")
+        });
+        let counted = faults.filter(|line| !line.ends_with(" 0"));
+        counted.map(str::to_owned).collect()
+    }
+
     /// What a role said, for failures.
     fn log(&self, role: &str) -> String {
         std::fs::read_to_string(self.dir.path().join(format!("{role}.log"))).unwrap_or_default()
@@ -508,6 +522,11 @@ impl Cluster<'_> {
 
 impl Drop for Cluster<'_> {
     fn drop(&mut self) {
+        if !std::thread::panicking() && self.children.contains_key("proxy") {
+            let own_faults = self.own_faults();
+            // Programs of the test's own may fail on purpose.
+            assert!(own_faults.is_empty() || self.programs.is_some(), "{own_faults:?}");
+        }
         for child in self.children.values_mut() {
             // One that ended by itself is what a failing test tells of.
             let _ = child.kill();
