@@ -110,6 +110,13 @@ impl Node {
         self.ready() == Some(ConditionStatus::True)
     }
 
+    /// Its agent does not report any more, says a node lifecycle controller: by the condition, which comes
+    /// first, or by the taint.
+    pub fn is_unreachable(&self) -> bool {
+        let unreachable = |taint: &Taint| &*taint.key == names::UNREACHABLE_TAINT;
+        self.ready() == Some(ConditionStatus::Unknown) || self.taints.iter().any(unreachable)
+    }
+
     /// The zone that endpoints and hints name.
     pub fn zone(&self) -> Option<&str> {
         self.metadata

@@ -1,13 +1,20 @@
 //! May this pod be stopped now?
 //!
 //! A pod under deletion gets its stop signal when the slice that takes it out of use is in the kernel of
-//! every live programmer, or when a bounded wait is over: a silent node must not block deletions.
+//! every programmer that counts, or when a bounded wait is over: a silent node must not block deletions. A
+//! programmer that has been silent or stalled for long is not worth the whole bound of every deletion: the
+//! answer names it after [`OVERDUE_WAIT`], as soon as all others have the slice.
 
 use std::time::Duration;
 
 use pointsman_protocol::gate::Outcome;
+use pointsman_protocol::watermark::HEARTBEAT;
 
 use crate::endpoints::Requirement;
+
+/// How long a gate waits for programmers that are overdue: one heartbeat, so that one that just came back is
+/// noticed.
+pub const OVERDUE_WAIT: Duration = HEARTBEAT;
 
 /// What a gate looks at.
 #[derive(Clone, Copy, Debug)]
@@ -16,10 +23,12 @@ pub struct Situation {
     pub requirement: Requirement,
     /// Whether too little is known yet: endpoints or programmers may still turn up.
     pub may_appear: bool,
-    /// Programmers that count.
-    pub live: usize,
-    /// Their lowest mark for slices.
-    pub lowest: u64,
+    /// Whether any programmer that counts has ever reported a mark.
+    pub reported: bool,
+    /// The lowest mark for slices of all programmers that count; none if there are none.
+    pub lowest: Option<u64>,
+    /// The lowest of those that are not overdue; none if there are none.
+    pub lowest_punctual: Option<u64>,
     /// How long the gate has been asked.
     pub waited: Duration,
     /// The longest wait.
@@ -29,13 +38,20 @@ pub struct Situation {
 /// Whether the gate opens, and why.
 pub fn decide(situation: &Situation) -> Option<Outcome> {
     let over = situation.waited >= situation.bound;
+    let may_change = situation.may_appear && !over;
+    // Programmers that are known and never reported may still be connecting, unless they are overdue.
+    let nobody = !situation.reported && situation.lowest_punctual.is_none();
+    let has = |lowest: Option<u64>, revision| lowest.is_none_or(|lowest| lowest >= revision);
     match situation.requirement {
-        Requirement::Nothing if over || !situation.may_appear => Some(Outcome::NoEndpoints),
-        Requirement::Nothing => None,
-        _ if situation.live == 0 && (over || !situation.may_appear) => Some(Outcome::NoProgrammers),
-        _ if situation.live == 0 => None,
-        Requirement::Revision(revision) if situation.lowest >= revision => Some(Outcome::Everywhere),
+        Requirement::Nothing => (!may_change).then_some(Outcome::NoEndpoints),
+        _ if nobody => (!may_change).then_some(Outcome::NoProgrammers),
+        Requirement::Revision(revision) if has(situation.lowest, revision) => Some(Outcome::Everywhere),
         _ if over => Some(Outcome::Bound),
+        Requirement::Revision(revision)
+            if has(situation.lowest_punctual, revision) && situation.waited >= OVERDUE_WAIT =>
+        {
+            Some(Outcome::Bound)
+        }
         _ => None,
     }
 }
@@ -49,8 +65,9 @@ mod tests {
         Situation {
             requirement,
             may_appear: false,
-            live: 3,
-            lowest,
+            reported: true,
+            lowest: Some(lowest),
+            lowest_punctual: Some(lowest),
             waited: Duration::from_millis(waited_ms),
             bound: DEFAULT_BOUND,
         }
@@ -85,7 +102,9 @@ mod tests {
         };
         assert_eq!(decide(&perhaps), None);
         let lonely = Situation {
-            live: 0,
+            reported: false,
+            lowest: None,
+            lowest_punctual: None,
             ..situation(Requirement::Revision(1), 0, 0)
         };
         assert_eq!(decide(&lonely), Some(Outcome::NoProgrammers));
@@ -94,5 +113,46 @@ mod tests {
             ..lonely
         };
         assert_eq!(decide(&starting), None);
+        // Those that are known and have never said a word are not waited for either, once that is old.
+        let mute = Situation {
+            lowest: Some(0),
+            ..lonely
+        };
+        assert_eq!(decide(&mute), Some(Outcome::NoProgrammers));
+        let connecting = Situation {
+            lowest_punctual: Some(0),
+            ..mute
+        };
+        assert_eq!(decide(&connecting), None);
+    }
+
+    #[test]
+    fn one_that_is_overdue_costs_every_gate_a_heartbeat_and_not_its_bound() {
+        let overdue = |punctual, waited_ms| Situation {
+            lowest_punctual: punctual,
+            ..situation(Requirement::Revision(10), 3, waited_ms)
+        };
+        assert_eq!(decide(&overdue(Some(10), 999)), None, "it may just come back");
+        assert_eq!(decide(&overdue(Some(10), 1_000)), Some(Outcome::Bound));
+        assert_eq!(
+            decide(&overdue(Some(9), 4_999)),
+            None,
+            "another one is on its way"
+        );
+        assert_eq!(
+            decide(&overdue(None, 1_000)),
+            Some(Outcome::Bound),
+            "all are overdue"
+        );
+        let unmarked = Situation {
+            requirement: Requirement::Unmarked,
+            ..overdue(Some(10), 4_999)
+        };
+        assert_eq!(decide(&unmarked), None, "the slice is not written yet");
+        let back = Situation {
+            lowest: Some(10),
+            ..overdue(Some(10), 1_000)
+        };
+        assert_eq!(decide(&back), Some(Outcome::Everywhere));
     }
 }

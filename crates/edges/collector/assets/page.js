@@ -59,8 +59,10 @@ function cards(state) {
   }
   say("pooled-note", `p99 of ${plural(sli.pooled.samples, "sample", "samples")}, objective ${span(sli.objectiveSeconds)}`);
   say("exact-note", `p99 of ${plural(sli.exact.samples, "change", "changes")}, median ${estimate(sli.exact.p50)}`);
-  say("coverage", `${programmers.live} of ${programmers.live + programmers.silent + programmers.plain}`);
-  const silent = programmers.silent ? `${plural(programmers.silent, "is", "are")} silent` : "all are heard";
+  const { live, silent: mute, stalled, unreachable, plain } = programmers;
+  say("coverage", `${live} of ${live + mute + stalled + unreachable + plain}`);
+  const states = [[mute, "silent"], [stalled, "stalled"], [unreachable, "unreachable"]].filter(([count]) => count);
+  const silent = states.map(([count, state]) => `${plural(count, "is", "are")} ${state}`).join(", ") || "all are heard";
   say("coverage-note", `${silent}; coverage ${(sli.pooled.coverage * 100).toFixed(1)} %`);
   say("waiting", String(gates.waitingTotal));
   const last = gates.recent[0];

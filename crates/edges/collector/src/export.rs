@@ -58,6 +58,13 @@ pub fn recording_rules() -> String {
             "99 % of changes take longer to reach the kernels than promised.",
         ),
         (
+            "NetworkProgrammerSilent",
+            "sum(pointsman_sli_programmers{state=~\"silent|stalled\"}) > 0",
+            "1m",
+            "The service proxy of a node says nothing or makes no progress although its Node is reachable; the node \
+             forwards by old rules.",
+        ),
+        (
             "NetworkProgrammersLagging",
             "pointsman_sli_programmers_lagging > 0",
             "5m",

@@ -87,6 +87,8 @@ impl From<Described> for ServiceInfo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeInfo {
     pub address: Option<IpAddr>,
+    /// Whether its agent reports. A node that is merely not ready still forwards packets.
+    pub reachable: bool,
 }
 
 impl From<&Node> for NodeInfo {
@@ -95,6 +97,7 @@ impl From<&Node> for NodeInfo {
         let internal = addresses.find(|(kind, _)| *kind == AddressKind::Internal);
         Self {
             address: internal.map(|(_, address)| *address),
+            reachable: !node.is_unreachable(),
         }
     }
 }
@@ -153,7 +156,8 @@ mod tests {
         let node: Node =
             serde_json::from_str(r#"{"status":{"addresses":[{"type":"InternalIP","address":"x"}]}}"#)
                 .unwrap();
-        assert_eq!(NodeInfo::from(&node), NodeInfo { address: None });
+        let (address, reachable) = (None, true);
+        assert_eq!(NodeInfo::from(&node), NodeInfo { address, reachable });
         let pod: Pod = serde_json::from_str(r#"{"metadata":{"name":"a"}}"#).unwrap();
         assert!(!PodInfo::from(pod).deleting);
         let service: Described =

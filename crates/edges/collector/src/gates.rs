@@ -7,7 +7,7 @@ use pointsman_model::Moment;
 use pointsman_protocol::gate::{Answer, Outcome, Subject};
 use pointsman_protocol::watermark::Resource;
 use pointsman_sli::endpoints::Requirement;
-use pointsman_sli::gate::{Situation, decide};
+use pointsman_sli::gate::{OVERDUE_WAIT, Situation, decide};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -106,8 +106,11 @@ impl Gates {
 
     /// When to look again, whatever happens.
     pub fn wake(&self, now: Instant) -> Option<Instant> {
-        let bounds = self.waiting.iter().map(|waiting| waiting.asked + waiting.bound);
-        bounds.chain(self.may_appear.then_some(now + AGAIN)).min()
+        let times = self.waiting.iter().flat_map(|waiting| {
+            let turns = [OVERDUE_WAIT, waiting.bound].map(|wait| waiting.asked + wait);
+            turns.into_iter().filter(move |turn| *turn > now)
+        });
+        times.chain(self.may_appear.then_some(now + AGAIN)).min()
     }
 }
 
@@ -131,8 +134,9 @@ fn judge(waiting: &Waiting, world: &World, now: Instant, wall: Moment) -> Result
     let situation = Situation {
         requirement,
         may_appear,
-        live: world.fold.live(),
-        lowest: world.fold.lowest(Resource::Slices).unwrap_or(0),
+        reported: world.fold.is_reported_to(),
+        lowest: world.fold.lowest(Resource::Slices),
+        lowest_punctual: world.fold.lowest_punctual(Resource::Slices),
         waited,
         bound: waiting.bound,
     };
@@ -221,8 +225,8 @@ mod tests {
         programmer(&mut world, "n2", 9);
         let answer = ask(&mut gates, now);
         assert!(gates.open(&world, now, Moment(0)).is_empty());
-        let end = gates.wake(now).unwrap();
-        assert_eq!(end, now + Duration::from_secs(5));
+        let end = now + Duration::from_secs(5);
+        assert_eq!(gates.wake(now + OVERDUE_WAIT), Some(end));
         gates.open(&world, end, Moment(0));
         let opened = answer.await.unwrap();
         assert_eq!(

@@ -99,12 +99,14 @@ impl StreamMetrics {
     fn new(registry: &Registry) -> Self {
         let programmers = count(
             "pointsman_sli_programmers",
-            "Programmers by state: live ones report watermarks, silent ones stopped reporting them, plain ones \
-             (such as kube-proxy) never did and are only scraped.",
+            "Programmers by state: live ones report watermarks; silent ones do not although their node is \
+             reachable, stalled ones do and have lacked changes for 30 s without progress, and both are behind; \
+             unreachable ones are silent like their node and do not count; plain ones (such as kube-proxy) have no \
+             watermarks and are only scraped.",
         );
         let lagging = count(
             "pointsman_sli_programmers_lagging",
-            "Programmers that have lacked a change for more than 250 ms, or are silent.",
+            "Programmers that have lacked a change for more than 250 ms, or are silent although their node is reachable.",
         );
         let lines = count(
             "pointsman_sli_watermark_lines_total",
@@ -116,11 +118,11 @@ impl StreamMetrics {
         );
         let lowest = count(
             "pointsman_sli_watermark_lowest_resource_version",
-            "All changes of the resource up to this version are in the kernel of every live programmer.",
+            "All changes of the resource up to this version are in the kernel of every programmer but unreachable ones.",
         );
         let most = count(
             "pointsman_sli_watermark_p1_resource_version",
-            "All changes of the resource up to this version are in the kernel of 99 % of live programmers.",
+            "All changes of the resource up to this version are in the kernel of 99 % of the programmers but unreachable ones.",
         );
         let fold_delay = seconds(
             "pointsman_sli_fold_delay_seconds",
@@ -249,12 +251,9 @@ impl Metrics {
         self.streams.fold_delay.observe(delay);
     }
 
-    /// A change reached 99 % of the programmers, and perhaps all.
-    pub fn reached(&self, most: Duration, all: Option<Duration>) {
-        self.sli.reached.with(&["0.99"]).observe(most);
-        if let Some(all) = all {
-            self.sli.reached.with(&["1"]).observe(all);
-        }
+    /// A change reached a share of the programmers.
+    pub fn reached(&self, share: &str, latency: Duration) {
+        self.sli.reached.with(&[share]).observe(latency);
     }
 
     /// Makes every series of outcomes visible from the start.

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use pointsman_model::Moment;
 use pointsman_protocol::watermark::Resource;
 use pointsman_sli::endpoints::Requirement;
-use pointsman_sli::fold::{Change, Fold, Lag, Stage};
+use pointsman_sli::fold::{Change, Fold, Lag, Stage, State};
 use pointsman_sli::measure::Sli;
 use pointsman_sli::pool::Estimate;
 use pointsman_sli::skew::Offset;
@@ -54,7 +54,7 @@ fn summary(owner: &Owner, lags: &[Lag<'_>], now: Moment) -> Value {
     let waiting = owner.gates.waiting.len();
     let (level, text) = if !owner.world.knows_enough() {
         ("unknown", "the API server has not been reached yet".to_owned())
-    } else if fold.live() == 0 {
+    } else if !fold.is_reported_to() {
         ("unknown", "no programmer reports a watermark".to_owned())
     } else if let Some(worst) = lags.first() {
         let others = match lags.len() - 1 {
@@ -71,7 +71,7 @@ fn summary(owner: &Owner, lags: &[Lag<'_>], now: Moment) -> Value {
     } else {
         (
             "ok",
-            format!("everything is in the kernels of all {} nodes", fold.live()),
+            format!("everything is in the kernels of all {} nodes", fold.counted()),
         )
     };
     json!({ "level": level, "text": text })
@@ -99,7 +99,7 @@ fn sli(owner: &Owner, now: Moment) -> Value {
     let measure = &owner.measure;
     let day = measure.day();
     let pooled = measure.pooled(now);
-    let exact = measure.exact(now, owner.world.fold.live());
+    let exact = measure.exact(now, owner.world.fold.in_state(State::Live, now));
     let verdict = judge(pooled.p99, pooled.coverage, day.objective());
     json!({
         "objectiveSeconds": day.objective().as_secs_f64(),
@@ -164,7 +164,7 @@ fn programmers(owner: &Owner, now: Moment) -> Value {
             let committed = &programmer.report.progress.committed;
             json!({
                 "name": programmer.name,
-                "state": if programmer.live { "live" } else { "silent" },
+                "state": programmer.state(now).as_str(),
                 "problem": followed.and_then(|followed| followed.lost.as_deref()),
                 "watermark": { "services": committed.of(Resource::Services),
                     "endpointSlices": committed.of(Resource::Slices) },
@@ -181,12 +181,13 @@ fn programmers(owner: &Owner, now: Moment) -> Value {
             .cmp(&(right["state"].as_str(), right["name"].as_str()))
             .reverse()
     });
-    let all = list.len();
     list.truncate(PROGRAMMERS);
     list.reverse();
     json!({
-        "live": fold.live(),
-        "silent": all - fold.live(),
+        "live": fold.in_state(State::Live, now),
+        "silent": fold.in_state(State::Silent, now),
+        "stalled": fold.in_state(State::Stalled, now),
+        "unreachable": fold.in_state(State::Unreachable, now),
         "plain": plain_names.len(),
         "plainNames": plain_names.iter().take(NAMED).collect::<Vec<_>>(),
         "list": list,

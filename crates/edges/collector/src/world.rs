@@ -11,7 +11,7 @@ use pointsman_model::Moment;
 use pointsman_objects::{ConfigNode, EndpointSlice, Node, Pod, config_node};
 use pointsman_protocol::watermark::Resource;
 use pointsman_sli::endpoints::{EndpointFacts, Endpoints, Requirement};
-use pointsman_sli::fold::{Fold, Kind, Limits, NewChange};
+use pointsman_sli::fold::{Fold, Kind, Limits, NewChange, NodeState, ProgrammerId};
 
 use crate::facts::{self, Described, NodeInfo, PodInfo, ServiceInfo};
 
@@ -235,15 +235,33 @@ impl World {
             Event::Init => {}
             Event::Applied { key, object, .. } => {
                 self.nodes.insert(key.name().to_owned(), NodeInfo::from(&object));
+                self.judge_node(key.name());
             }
             Event::Deleted { key, .. } => {
                 self.nodes.remove(key.name());
+                self.judge_node(key.name());
             }
             Event::Synced(version) => {
                 self.fold.observe(number(&version));
                 self.nodes_listed = true;
             }
         }
+    }
+
+    /// Tells the fold whether a Node that was seen, or is gone, excuses a silent programmer.
+    fn judge_node(&mut self, name: &str) {
+        let state = self.nodes.get(name).map_or(NodeState::Unreachable, node_state);
+        if let Some(id) = self.fold.id(name) {
+            self.fold.set_node(id, state);
+        }
+    }
+
+    /// A programmer is there; `unless_known` says what to think of its node if there is no such Node.
+    pub fn join(&mut self, name: &str, unless_known: NodeState, now: Moment) -> ProgrammerId {
+        let id = self.fold.join(name, now);
+        let state = self.nodes.get(name).map_or(unless_known, node_state);
+        self.fold.set_node(id, state);
+        id
     }
 
     /// Folds an event of the cluster's Node configuration.
@@ -319,6 +337,13 @@ fn compare(before: &[&EndpointFacts], after: &[EndpointFacts]) -> (Kind, Option<
     ];
     let first = kinds.into_iter().find(|(_, pod)| pod.is_some());
     first.unwrap_or((Kind::Endpoints, None))
+}
+
+fn node_state(node: &NodeInfo) -> NodeState {
+    match node.reachable {
+        true => NodeState::Reachable,
+        false => NodeState::Unreachable,
+    }
 }
 
 fn number(version: &str) -> u64 {

@@ -4,11 +4,12 @@
 //! change of version r is everywhere when the lowest mark is at least r. Folding a line costs two lookups
 //! and one step for each change that the programmer just took in, whatever the size of the cluster.
 //!
-//! Invariant: for each change that is not everywhere yet, `reached` is the number of live programmers
-//! whose mark is at least its version.
+//! Invariant: for each change that is not everywhere yet, `reached` is the number of programmers that count
+//! and whose mark is at least its version.
 
 mod mark;
 mod multiset;
+mod programmer;
 mod ring;
 
 use std::collections::HashMap;
@@ -17,19 +18,20 @@ use std::time::Duration;
 use pointsman_model::Moment;
 use pointsman_protocol::watermark::{Report, Resource, Watermark};
 
-use multiset::Multiset;
+use multiset::Marks;
 use ring::Ring;
 
 pub use mark::{Fault, Stage};
-pub use ring::{Change, Kind, NewChange};
+pub use programmer::{NodeState, OVERDUE, Programmer, SILENCE, State};
+pub use ring::{Change, Kind, Milestone, NewChange};
 
 /// How much is kept and believed.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Changes kept for each collection.
     pub changes: usize,
-    /// A programmer that was silent for longer is no longer counted.
-    pub live_for: Duration,
+    /// A programmer of whose node nothing is known stops counting after a silence of this length.
+    pub unknown_for: Duration,
     /// Marks this far above the newest known version are not believed. Other objects use up versions
     /// that we do not see, so some distance is normal.
     pub future: u64,
@@ -41,42 +43,16 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             changes: 2048,
-            live_for: Duration::from_secs(30),
+            unknown_for: Duration::from_secs(30),
             future: 10_000_000,
             oldest: Duration::from_secs(10),
         }
     }
 }
 
-/// A silence of this many heartbeats (of a second each) is worth a word.
-pub const SILENCE: Duration = Duration::from_secs(3);
-
 /// Names a programmer for as long as it stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProgrammerId(usize);
-
-/// A programmer as the fold knows it.
-#[derive(Clone, Debug)]
-pub struct Programmer {
-    /// The node's name.
-    pub name: Box<str>,
-    /// The last line that was believed.
-    pub report: Report,
-    /// When that line, or the programmer itself, came.
-    pub last_seen: Moment,
-    /// The last commit, by our clock.
-    pub last_commit: Option<Moment>,
-    /// How far its clock is ahead of ours, in microseconds.
-    pub clock_ahead: i64,
-    /// Whether it is counted.
-    pub live: bool,
-    /// Whether it has reported anything since it is known.
-    pub reported: bool,
-    /// Lines that were not believed.
-    pub faults: u64,
-    /// Why the last of them was not.
-    pub last_fault: Option<Fault>,
-}
 
 /// A programmer that lacks a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,11 +73,11 @@ pub struct Fold {
     programmers: Vec<Option<Programmer>>,
     free: Vec<usize>,
     by_name: HashMap<Box<str>, ProgrammerId>,
-    live: usize,
-    marks: [Multiset; 2],
+    counted: usize,
+    marks: [Marks; 2],
     rings: [Ring; 2],
     newest: u64,
-    done: Vec<Change>,
+    done: Vec<(Milestone, Change)>,
 }
 
 impl Fold {
@@ -112,7 +88,7 @@ impl Fold {
             programmers: Vec::new(),
             free: Vec::new(),
             by_name: HashMap::new(),
-            live: 0,
+            counted: 0,
             marks: Default::default(),
             rings: [Ring::new(limits.changes), Ring::new(limits.changes)],
             newest: 0,
@@ -120,23 +96,12 @@ impl Fold {
         }
     }
 
-    /// A programmer is there. It counts at once, with nothing in its kernel, and stops to count if it is
-    /// silent for too long.
+    /// A programmer is there. It counts at once, with nothing in its kernel.
     pub fn join(&mut self, name: &str, now: Moment) -> ProgrammerId {
         if let Some(id) = self.by_name.get(name) {
             return *id;
         }
-        let programmer = Programmer {
-            name: name.into(),
-            report: Report::default(),
-            last_seen: now,
-            last_commit: None,
-            clock_ahead: 0,
-            live: false,
-            reported: false,
-            faults: 0,
-            last_fault: None,
-        };
+        let programmer = Programmer::new(name, now);
         let id = match self.free.pop() {
             Some(at) => {
                 self.programmers[at] = Some(programmer);
@@ -148,13 +113,13 @@ impl Fold {
             }
         };
         self.by_name.insert(name.into(), id);
-        self.revive(id);
+        self.count(id);
         id
     }
 
     /// A programmer is gone for good.
     pub fn leave(&mut self, id: ProgrammerId) {
-        self.bury(id);
+        self.discount(id);
         if let Some(programmer) = self.programmers.get_mut(id.0).and_then(Option::take) {
             self.by_name.remove(&programmer.name);
             self.free.push(id.0);
@@ -175,9 +140,26 @@ impl Fold {
         self.programmers.iter().flatten()
     }
 
-    /// How many programmers count.
-    pub fn live(&self) -> usize {
-        self.live
+    /// How many programmers a change has to reach to be everywhere.
+    pub fn counted(&self) -> usize {
+        self.counted
+    }
+
+    /// How many programmers are in a state.
+    pub fn in_state(&self, state: State, now: Moment) -> usize {
+        self.programmers().filter(|it| it.state(now) == state).count()
+    }
+
+    /// Whether any programmer that counts has ever reported a mark.
+    pub fn is_reported_to(&self) -> bool {
+        self.programmers().any(|it| it.counted && it.reported)
+    }
+
+    /// What became of a programmer's node. It takes effect with the next [`Self::review`].
+    pub fn set_node(&mut self, id: ProgrammerId, node: NodeState) {
+        if let Some(programmer) = self.programmers.get_mut(id.0).and_then(Option::as_mut) {
+            programmer.node = node;
+        }
     }
 
     /// A programmer's clock is ahead of ours by so many microseconds.
@@ -203,29 +185,39 @@ impl Fold {
         }
         programmer.last_seen = now;
         programmer.reported = true;
-        let before = programmer.report;
-        programmer.report = report;
-        if !programmer.live {
-            self.revive(id);
+        let before = std::mem::replace(&mut programmer.report, report)
+            .progress
+            .committed;
+        let committed = report.progress.committed;
+        for resource in Resource::ALL {
+            // A mark that fell with a restart is no progress: who restarts again and again is stalled, too.
+            if before.of(resource) < committed.of(resource) {
+                programmer.lacking[index(resource)] = None;
+            }
+        }
+        let overdue = programmer.is_overdue(now);
+        let was_overdue = std::mem::replace(&mut programmer.overdue, overdue);
+        if !programmer.counted {
+            self.count(id);
             return Ok(());
         }
-        if before.progress.committed == report.progress.committed {
+        if before == committed && was_overdue == overdue {
             return Ok(());
         }
         let at = believed_time(programmer, report.time, now, self.limits.oldest);
-        programmer.last_commit = Some(at);
-        let (live, done) = (self.live, &mut self.done);
-        for (resource, (marks, ring)) in Resource::ALL
-            .iter()
-            .zip(self.marks.iter_mut().zip(&mut self.rings))
-        {
-            let (from, to) = (
-                before.progress.committed.of(*resource),
-                report.progress.committed.of(*resource),
-            );
-            marks.replace(from, to);
+        if before != committed {
+            programmer.last_commit = Some(at);
+        }
+        let (counted, done) = (self.counted, &mut self.done);
+        for resource in Resource::ALL {
+            let (marks, ring) = (&mut self.marks[index(resource)], &mut self.rings[index(resource)]);
+            let (from, to) = (before.of(resource), committed.of(resource));
+            marks.remove(from, was_overdue);
+            marks.insert(to, overdue);
             if from < to {
-                ring.rise((id, at), (from, to), live, |change| done.push(change.clone()));
+                ring.rise((id, at), (from, to), counted, |what, change| {
+                    done.push((what, change.clone()));
+                });
             } else if to < from {
                 ring.fall(id, from, to);
             }
@@ -233,16 +225,31 @@ impl Fold {
         Ok(())
     }
 
-    /// Stops counting programmers that have been silent for too long; returns how many.
-    pub fn expire(&mut self, now: Moment) -> usize {
-        let limit = self.limits.live_for;
-        let silent = |programmer: &Programmer| programmer.live && now.since(programmer.last_seen) > limit;
-        let gone: Vec<ProgrammerId> = (0..self.programmers.len())
-            .filter(|at| self.programmers[*at].as_ref().is_some_and(silent))
-            .map(ProgrammerId)
-            .collect();
-        gone.iter().for_each(|id| self.bury(*id));
-        gone.len()
+    /// Time passes: decides anew who counts and who is overdue.
+    pub fn review(&mut self, now: Moment) {
+        let newest = [self.rings[0].newest(), self.rings[1].newest()];
+        for at in 0..self.programmers.len() {
+            let Some(programmer) = self.programmers[at].as_mut() else {
+                continue;
+            };
+            for resource in Resource::ALL {
+                programmer.compare(resource, newest[index(resource)], now);
+            }
+            let counts = programmer.counts(now, self.limits.unknown_for);
+            let (before, overdue) = (programmer.overdue, programmer.is_overdue(now));
+            if programmer.counted && before != overdue {
+                for resource in Resource::ALL {
+                    self.marks[index(resource)].remove(programmer.mark(resource), before);
+                    self.marks[index(resource)].insert(programmer.mark(resource), overdue);
+                }
+            }
+            programmer.overdue = overdue;
+            match (programmer.counted, counts) {
+                (false, true) => self.count(ProgrammerId(at)),
+                (true, false) => self.discount(ProgrammerId(at)),
+                _ => {}
+            }
+        }
     }
 
     /// Our own watch delivered a change; false if it is known already.
@@ -251,26 +258,22 @@ impl Fold {
         let at = index(change.resource);
         // Those that were faster than our own watch have had it since their last commit, at the latest.
         let mut commits = Vec::new();
-        if self.marks[at].at_least(change.revision) > 0 {
+        if self.marks[at].all.at_least(change.revision) > 0 {
             let began = change.triggered.unwrap_or(Moment(i64::MIN));
             for (slot, programmer) in self.programmers.iter().enumerate() {
-                let Some(programmer) = programmer.as_ref().filter(|it| it.live) else {
+                let Some(programmer) = programmer.as_ref().filter(|it| it.counted) else {
                     continue;
                 };
-                if programmer.report.progress.committed.of(change.resource) >= change.revision {
+                if programmer.mark(change.resource) >= change.revision {
                     let at = programmer.last_commit.unwrap_or(change.written).max(began);
                     commits.push((ProgrammerId(slot), at));
                 }
             }
         }
-        let (revision, everywhere) = (change.revision, commits.len() >= self.live && self.live > 0);
-        let ring = &mut self.rings[at];
-        let new = ring.push(change, commits, self.live);
-        if new && everywhere {
-            let done = ring.iter().rev().find(|change| change.what.revision == revision);
-            self.done.extend(done.cloned());
-        }
-        new
+        let done = &mut self.done;
+        self.rings[at].push(change, commits, self.counted, |what, change| {
+            done.push((what, change.clone()));
+        })
     }
 
     /// A version was seen on any of our own watches.
@@ -278,15 +281,20 @@ impl Fold {
         self.newest = self.newest.max(revision);
     }
 
-    /// The lowest mark of all live programmers.
+    /// The lowest mark of all programmers that count.
     pub fn lowest(&self, resource: Resource) -> Option<u64> {
-        self.marks[index(resource)].lowest()
+        self.marks[index(resource)].all.lowest()
     }
 
-    /// The mark that at least this share of live programmers have reached.
+    /// The lowest mark of those among them that are not overdue; none if all are.
+    pub fn lowest_punctual(&self, resource: Resource) -> Option<u64> {
+        self.marks[index(resource)].punctual.lowest()
+    }
+
+    /// The mark that at least this share of the programmers that count have reached.
     pub fn reached_by(&self, resource: Resource, share: f64) -> Option<u64> {
-        let behind = (self.live as f64 * (1.0 - share.clamp(0.0, 1.0)) + 1e-9).floor() as usize;
-        self.marks[index(resource)].ranked(behind + 1)
+        let behind = (self.counted as f64 * (1.0 - share.clamp(0.0, 1.0)) + 1e-9).floor() as usize;
+        self.marks[index(resource)].all.ranked(behind + 1)
     }
 
     /// The changes that are kept, oldest version first.
@@ -299,27 +307,25 @@ impl Fold {
         self.rings.iter().map(|ring| ring.evicted_open).sum()
     }
 
-    /// The changes that are everywhere since this was last asked.
-    pub fn drain_done(&mut self) -> Vec<Change> {
+    /// What most or all programmers have since this was last asked.
+    pub fn drain_done(&mut self) -> Vec<(Milestone, Change)> {
         std::mem::take(&mut self.done)
     }
 
-    /// Live programmers that have not reached a version, at most `most` of them, in order of name.
+    /// Programmers that count and have not reached a version, at most `most` of them, in order of name.
     pub fn behind(&self, resource: Resource, revision: u64, most: usize) -> Vec<&str> {
-        let lacks = |programmer: &&Programmer| {
-            programmer.live && programmer.report.progress.committed.of(resource) < revision
-        };
+        let lacks = |programmer: &&Programmer| programmer.counted && programmer.mark(resource) < revision;
         let mut names: Vec<&str> = self.programmers().filter(lacks).map(|it| &*it.name).collect();
         names.sort_unstable();
         names.truncate(most);
         names
     }
 
-    /// Live programmers that have lacked a change for longer than `patience`, or are silent; those that
+    /// Programmers that count and have lacked a change for longer than `patience`, or are silent; those that
     /// have waited longest come first.
     pub fn lagging(&self, now: Moment, patience: Duration) -> Vec<Lag<'_>> {
-        let live = self.programmers().filter(|programmer| programmer.live);
-        let mut lags: Vec<Lag<'_>> = live.filter_map(|it| self.lag_of(it, now, patience)).collect();
+        let counted = self.programmers().filter(|programmer| programmer.counted);
+        let mut lags: Vec<Lag<'_>> = counted.filter_map(|it| self.lag_of(it, now, patience)).collect();
         lags.sort_by_key(|lag| {
             let since = lag.missing.map_or(lag.last_seen, |change| change.what.written);
             (since, lag.name)
@@ -332,14 +338,13 @@ impl Fold {
         let missing = Resource::ALL
             .iter()
             .filter_map(|resource| {
-                let mark = report.progress.committed.of(*resource);
+                let mark = programmer.mark(*resource);
                 self.rings[index(*resource)].oldest_open_above(mark)
             })
             .filter(|change| now.since(change.what.written) > patience)
             .min_by_key(|change| change.what.written);
-        let silent = now.since(programmer.last_seen) > SILENCE;
         let stage = match missing {
-            _ if silent => Stage::Silent,
+            _ if programmer.is_silent(now) => Stage::Silent,
             Some(change) => stage_of(report, &change.what),
             None => return None,
         };
@@ -351,44 +356,40 @@ impl Fold {
         })
     }
 
-    fn revive(&mut self, id: ProgrammerId) {
+    fn count(&mut self, id: ProgrammerId) {
         let Some(programmer) = self.programmers.get_mut(id.0).and_then(Option::as_mut) else {
             return;
         };
-        programmer.live = true;
-        self.live += 1;
+        programmer.counted = true;
+        self.counted += 1;
         let (committed, at) = (programmer.report.progress.committed, programmer.last_seen);
         programmer.last_commit = programmer.last_commit.or((highest(&committed) > 0).then_some(at));
-        let (live, done) = (self.live, &mut self.done);
-        for (resource, (marks, ring)) in Resource::ALL
-            .iter()
-            .zip(self.marks.iter_mut().zip(&mut self.rings))
-        {
-            marks.insert(committed.of(*resource));
-            ring.rise((id, at), (0, committed.of(*resource)), live, |change| {
-                done.push(change.clone())
+        let (counted, overdue, done) = (self.counted, programmer.overdue, &mut self.done);
+        for resource in Resource::ALL {
+            let (marks, ring) = (&mut self.marks[index(resource)], &mut self.rings[index(resource)]);
+            marks.insert(committed.of(resource), overdue);
+            ring.rise((id, at), (0, committed.of(resource)), counted, |what, change| {
+                done.push((what, change.clone()));
             });
-            ring.restamp(live, |change| done.push(change.clone()));
+            ring.restamp(counted, |what, change| done.push((what, change.clone())));
         }
     }
 
-    fn bury(&mut self, id: ProgrammerId) {
+    fn discount(&mut self, id: ProgrammerId) {
         let Some(programmer) = self.programmers.get_mut(id.0).and_then(Option::as_mut) else {
             return;
         };
-        if !std::mem::take(&mut programmer.live) {
+        if !std::mem::take(&mut programmer.counted) {
             return;
         }
-        self.live -= 1;
+        self.counted -= 1;
         let committed = programmer.report.progress.committed;
-        let (live, done) = (self.live, &mut self.done);
-        for (resource, (marks, ring)) in Resource::ALL
-            .iter()
-            .zip(self.marks.iter_mut().zip(&mut self.rings))
-        {
-            marks.remove(committed.of(*resource));
-            ring.fall(id, committed.of(*resource), 0);
-            ring.restamp(live, |change| done.push(change.clone()));
+        let (counted, overdue, done) = (self.counted, programmer.overdue, &mut self.done);
+        for resource in Resource::ALL {
+            let (marks, ring) = (&mut self.marks[index(resource)], &mut self.rings[index(resource)]);
+            marks.remove(committed.of(resource), overdue);
+            ring.fall(id, committed.of(resource), 0);
+            ring.restamp(counted, |what, change| done.push((what, change.clone())));
         }
     }
 }

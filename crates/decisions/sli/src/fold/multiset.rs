@@ -23,11 +23,6 @@ impl Multiset {
         }
     }
 
-    pub fn replace(&mut self, before: u64, after: u64) {
-        self.remove(before);
-        self.insert(after);
-    }
-
     pub fn lowest(&self) -> Option<u64> {
         self.0.first_key_value().map(|(mark, _)| *mark)
     }
@@ -44,5 +39,28 @@ impl Multiset {
             seen += count;
             (seen >= rank).then_some(*mark)
         })
+    }
+}
+
+/// The marks of all programmers that count, and of those among them that are not overdue.
+#[derive(Debug, Default)]
+pub(super) struct Marks {
+    pub all: Multiset,
+    pub punctual: Multiset,
+}
+
+impl Marks {
+    pub fn insert(&mut self, mark: u64, overdue: bool) {
+        self.all.insert(mark);
+        if !overdue {
+            self.punctual.insert(mark);
+        }
+    }
+
+    pub fn remove(&mut self, mark: u64, overdue: bool) {
+        self.all.remove(mark);
+        if !overdue {
+            self.punctual.remove(mark);
+        }
     }
 }

@@ -105,18 +105,34 @@ impl Change {
             .map_or(self.what.written, |at| at.min(self.what.written))
     }
 
-    fn stamp(&mut self, live: usize) {
-        if live == 0 || self.all.is_some() {
+    /// Writes down what it has reached among so many programmers, and reports what is new.
+    fn stamp(&mut self, counted: usize, mut done: impl FnMut(Milestone, &Self)) {
+        if counted == 0 || self.all.is_some() {
             return;
         }
-        self.of = live;
+        self.of = counted;
         let Some(latest) = self.latest else { return };
-        let reached = |percent: usize| self.reached * 100 >= live * percent;
-        let (half, most, all) = (reached(50), reached(99), self.reached >= live);
+        let reached = |percent: usize| self.reached * 100 >= counted * percent;
+        let (half, most, all) = (reached(50), reached(99), self.reached >= counted);
         self.half = self.half.or(half.then_some(latest));
-        self.most = self.most.or(most.then_some(latest));
-        self.all = all.then_some(latest);
+        if most && self.most.is_none() {
+            self.most = Some(latest);
+            done(Milestone::Most, self);
+        }
+        if all {
+            self.all = Some(latest);
+            done(Milestone::All, self);
+        }
     }
+}
+
+/// What a change has just reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Milestone {
+    /// The kernels of 99 % of the programmers.
+    Most,
+    /// All kernels.
+    All,
 }
 
 /// The newest changes of one collection, in order of version.
@@ -143,6 +159,11 @@ impl Ring {
         self.changes.iter()
     }
 
+    /// The version of the newest change; 0 before the first.
+    pub fn newest(&self) -> u64 {
+        self.changes.back().map_or(0, |change| change.what.revision)
+    }
+
     /// The oldest change that is not everywhere and lies above a mark.
     pub fn oldest_open_above(&self, mark: u64) -> Option<&Change> {
         let from = self.first_above(mark).max(self.open_from);
@@ -150,7 +171,13 @@ impl Ring {
     }
 
     /// Adds a change; false if its version is already known.
-    pub fn push(&mut self, change: NewChange, commits: Vec<(ProgrammerId, Moment)>, live: usize) -> bool {
+    pub fn push(
+        &mut self,
+        change: NewChange,
+        commits: Vec<(ProgrammerId, Moment)>,
+        counted: usize,
+        done: impl FnMut(Milestone, &Change),
+    ) -> bool {
         // Watches tell in order; a list after a gap does not.
         let at = self.first_above(change.revision);
         if at > 0 && self.changes[at - 1].what.revision == change.revision {
@@ -158,18 +185,18 @@ impl Ring {
         }
         let latest = commits.iter().map(|(_, at)| *at).max();
         let reached = commits.len();
-        let commits = if live <= DETAILED { commits } else { Vec::new() };
+        let commits = if counted <= DETAILED { commits } else { Vec::new() };
         let mut change = Change {
             what: change,
             reached,
-            of: live,
+            of: counted,
             latest,
             commits,
             half: None,
             most: None,
             all: None,
         };
-        change.stamp(live);
+        change.stamp(counted, done);
         self.changes.insert(at, change);
         self.open_from = self.open_from.min(at);
         while self.changes.len() > self.capacity {
@@ -180,14 +207,14 @@ impl Ring {
         true
     }
 
-    /// A programmer's mark rose at this moment: it now has what lies in between. `done` gets what is
-    /// everywhere.
+    /// A programmer's mark rose at this moment: it now has what lies in between. `done` gets what most or all
+    /// have since then.
     pub fn rise(
         &mut self,
         (id, at): (ProgrammerId, Moment),
         (from, to): (u64, u64),
-        live: usize,
-        mut done: impl FnMut(&Change),
+        counted: usize,
+        mut done: impl FnMut(Milestone, &Change),
     ) {
         let first = self.first_above(from).max(self.open_from);
         for change in self.changes.range_mut(first..) {
@@ -199,13 +226,10 @@ impl Ring {
             }
             change.reached += 1;
             change.latest = change.latest.max(Some(at));
-            if live <= DETAILED {
+            if counted <= DETAILED {
                 change.commits.push((id, at));
             }
-            change.stamp(live);
-            if change.all.is_some() {
-                done(change);
-            }
+            change.stamp(counted, &mut done);
         }
         self.skip_closed();
     }
@@ -225,16 +249,13 @@ impl Ring {
     }
 
     /// The number of programmers changed.
-    pub fn restamp(&mut self, live: usize, mut done: impl FnMut(&Change)) {
+    pub fn restamp(&mut self, counted: usize, mut done: impl FnMut(Milestone, &Change)) {
         for change in self.changes.range_mut(self.open_from..) {
             if change.all.is_some() {
                 continue;
             }
-            change.of = live;
-            change.stamp(live);
-            if change.all.is_some() {
-                done(change);
-            }
+            change.of = counted;
+            change.stamp(counted, &mut done);
         }
         self.skip_closed();
     }

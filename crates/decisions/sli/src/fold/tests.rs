@@ -64,7 +64,9 @@ fn a_change_is_stamped_as_it_reaches_half_most_and_all() {
     assert_eq!((change.reached, change.of), (4, 4));
     assert_eq!(change.half, Some(at(120)));
     assert_eq!((change.most, change.all), (Some(at(140)), Some(at(140))));
-    assert_eq!(fold.drain_done().len(), 1);
+    let done = fold.drain_done();
+    let done: Vec<Milestone> = done.into_iter().map(|(what, _)| what).collect();
+    assert_eq!(done, [Milestone::Most, Milestone::All]);
     assert_eq!(fold.lowest(Resource::Slices), Some(10));
 }
 
@@ -76,7 +78,9 @@ fn programmers_may_be_faster_than_our_own_watch() {
     }
     fold.change(slice(10, 120));
     assert_eq!(newest(&fold).all, Some(at(105)));
-    assert_eq!(fold.drain_done().len(), 1);
+    let done = fold.drain_done();
+    let done: Vec<Milestone> = done.into_iter().map(|(what, _)| what).collect();
+    assert_eq!(done, [Milestone::Most, Milestone::All]);
 }
 
 #[test]
@@ -142,21 +146,133 @@ fn a_restarted_programmer_begins_anew() {
     assert_eq!(newest(&fold).reached, 1);
 }
 
+/// A fold of programmers on nodes that are reachable, one of which then says nothing for `silent_for` seconds
+/// while the others take in a change. Returns the fold, the silent one and the present.
+fn one_silent_of(count: usize, silent_for: i64) -> (Fold, ProgrammerId, Moment) {
+    let (mut fold, ids) = fold_of(count);
+    for id in &ids {
+        fold.set_node(*id, NodeState::Reachable);
+        fold.report(*id, report(9, 0), at(0)).unwrap();
+    }
+    fold.change(slice(10, 1));
+    let now = silent_for * 1000;
+    for millis in (0..=now).step_by(1000) {
+        for id in &ids[1..] {
+            fold.report(*id, report(10, 5), at(millis)).unwrap();
+        }
+        fold.review(at(millis));
+    }
+    (fold, ids[0], at(now))
+}
+
 #[test]
-fn who_hangs_is_waited_for_a_while_and_then_no_longer() {
+fn a_silent_programmer_of_a_reachable_node_stays_behind() {
+    for (count, silent_for) in [(2, 33), (100, 33), (100, 3600)] {
+        let (mut fold, silent, now) = one_silent_of(count, silent_for);
+        assert_eq!(fold.counted(), count, "of {count} for {silent_for} s");
+        let lags = fold.lagging(now, Duration::from_millis(250));
+        assert_eq!(
+            (lags.len(), lags[0].name, lags[0].stage),
+            (1, "n0", Stage::Silent)
+        );
+        assert_eq!(fold.lowest(Resource::Slices), Some(9));
+        assert_eq!(
+            fold.lowest_punctual(Resource::Slices),
+            Some(10),
+            "gates do not wait long"
+        );
+        assert_eq!(fold.behind(Resource::Slices, 10, 5), ["n0"]);
+        let states = State::ALL.map(|state| fold.in_state(state, now));
+        assert_eq!(states, [1, 0, 0, count - 1]);
+        assert_eq!((newest(&fold).all, newest(&fold).of), (None, count));
+        // It speaks again: what it has counts, and so does what it lacks.
+        fold.report(silent, report(9, 0), now).unwrap();
+        assert_eq!(fold.lagging(now, Duration::ZERO)[0].stage, Stage::Watch);
+        fold.report(silent, report(10, silent_for * 1000), now).unwrap();
+        assert!(newest(&fold).all.is_some());
+        assert_eq!(fold.in_state(State::Live, now), count);
+        assert_eq!(fold.lowest_punctual(Resource::Slices), Some(10));
+    }
+}
+
+#[test]
+fn a_change_that_99_of_100_have_is_a_sample_although_one_is_silent() {
+    let (mut fold, silent, now) = one_silent_of(100, 33);
+    let done = |fold: &mut Fold| -> Vec<Milestone> {
+        let done = fold.drain_done();
+        done.into_iter().map(|(what, _)| what).collect()
+    };
+    assert_eq!(done(&mut fold), [Milestone::Most]);
+    fold.report(silent, report(10, 33_000), now).unwrap();
+    assert_eq!(done(&mut fold), [Milestone::All]);
+}
+
+#[test]
+fn a_silent_programmer_stops_counting_when_its_node_is_unreachable_and_counts_again_with_it() {
+    let (mut fold, silent, now) = one_silent_of(3, 33);
+    fold.set_node(silent, NodeState::Unreachable);
+    fold.review(now);
+    assert_eq!((fold.counted(), fold.in_state(State::Unreachable, now)), (2, 1));
+    assert_eq!((newest(&fold).all.is_some(), newest(&fold).of), (true, 2));
+    assert!(fold.lagging(now, Duration::ZERO).is_empty());
+    // The node is back before its proxy: nothing that is done is opened again, what comes waits for it.
+    fold.set_node(silent, NodeState::Reachable);
+    fold.review(now);
+    fold.change(slice(11, 40_000));
+    assert_eq!((fold.counted(), newest(&fold).of), (3, 3));
+    assert_eq!(fold.behind(Resource::Slices, 11, 5).len(), 3);
+    // One that speaks counts, whatever its node is said to be.
+    fold.set_node(silent, NodeState::Unreachable);
+    fold.report(silent, report(11, 40_000), at(40_000)).unwrap();
+    fold.review(at(40_000));
+    assert_eq!(fold.counted(), 3);
+}
+
+#[test]
+fn one_that_only_a_relay_knows_is_waited_for_a_while_and_then_no_longer() {
     let (mut fold, ids) = fold_of(3);
     fold.change(slice(10, 0));
     for id in &ids[..2] {
         fold.report(*id, report(10, 20_000), at(20_000)).unwrap();
     }
-    assert_eq!(fold.expire(at(29_000)), 0);
+    fold.review(at(29_000));
     assert_eq!(newest(&fold).all, None);
-    assert_eq!(fold.expire(at(31_000)), 1);
+    fold.review(at(31_000));
     let change = newest(&fold);
     assert_eq!((change.all, change.of), (Some(at(20_000)), 2));
     // It comes back with everything: nothing that is done is opened again.
     fold.report(ids[2], report(10, 40_000), at(40_000)).unwrap();
-    assert_eq!((fold.live(), newest(&fold).of), (3, 2));
+    assert_eq!((fold.counted(), newest(&fold).of), (3, 2));
+}
+
+#[test]
+fn one_that_talks_and_never_advances_is_stalled_also_if_it_restarts_again_and_again() {
+    for restarts in [false, true] {
+        let (mut fold, ids) = fold_of(2);
+        let line = |slices, second: i64| Report {
+            generation: if restarts { second } else { 1 },
+            ..report(slices, 0)
+        };
+        for second in 0..100 {
+            let now = at(second * 1000);
+            // A new change every second, so that the oldest ones are soon no longer kept.
+            fold.change(slice(10 + second as u64, second * 1000));
+            fold.report(ids[0], line(10 + second as u64, second), now)
+                .unwrap();
+            fold.report(ids[1], line(9, second), now).unwrap();
+            fold.review(now);
+            let expected = if second <= 30 { State::Live } else { State::Stalled };
+            let states: Vec<State> = fold.programmers().map(|it| it.state(now)).collect();
+            assert_eq!(states, [State::Live, expected], "after {second} s");
+            let punctual = if second <= 30 { 9 } else { 10 + second as u64 };
+            assert_eq!(fold.lowest_punctual(Resource::Slices), Some(punctual));
+            assert_eq!(fold.lowest(Resource::Slices), Some(9));
+        }
+        // Any progress ends it, though it is still behind.
+        fold.report(ids[1], line(50, 100), at(100_000)).unwrap();
+        assert_eq!(fold.in_state(State::Live, at(100_000)), 2);
+        assert_eq!(fold.lowest_punctual(Resource::Slices), Some(50));
+    }
 }
 
 #[test]
@@ -171,7 +287,7 @@ fn clocks_are_corrected_and_times_from_the_future_are_cut() {
 }
 
 #[test]
-fn shares_are_of_all_live_programmers() {
+fn shares_are_of_all_programmers_that_count() {
     let (mut fold, ids) = fold_of(200);
     for (n, id) in ids.iter().enumerate() {
         fold.report(*id, report(n as u64 + 1, 1), at(1)).unwrap();
@@ -200,7 +316,8 @@ enum Step {
     Leave(usize),
     Report(usize, u64, i64),
     Change(u64),
-    Tick,
+    Node(usize, NodeState),
+    Review(i64),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -209,7 +326,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0..6usize).prop_map(Step::Leave),
         8 => (0..6usize, 0..40u64, 1..3i64).prop_map(|(who, mark, generation)| Step::Report(who, mark, generation)),
         6 => (1..40u64).prop_map(Step::Change),
-        1 => Just(Step::Tick),
+        1 => (0..6usize, prop::sample::select(vec![NodeState::Reachable, NodeState::Unreachable]))
+            .prop_map(|(who, node)| Step::Node(who, node)),
+        2 => (0..40_000i64).prop_map(Step::Review),
     ];
     prop::collection::vec(step, 1..80)
 }
@@ -218,7 +337,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
     fn counts_are_those_of_a_plain_recount(steps in steps()) {
-        let mut fold = Fold::new(Limits { live_for: Duration::from_millis(30), ..Limits::default() });
+        let mut fold = Fold::new(Limits { unknown_for: Duration::from_millis(30), ..Limits::default() });
         let mut now = 0;
         for step in steps {
             now += 5;
@@ -229,23 +348,31 @@ proptest! {
                     let _ = fold.report(id, Report { generation, ..report(mark, now) }, at(now));
                 },
                 Step::Change(revision) => { fold.change(slice(revision, now)); }
-                Step::Tick => { fold.expire(at(now)); }
+                Step::Node(who, node) => if let Some(id) = fold.id(&who.to_string()) {
+                    fold.set_node(id, node);
+                },
+                Step::Review(passed) => {
+                    now += passed;
+                    fold.review(at(now));
+                }
             }
-            let live: Vec<u64> = fold
-                .programmers()
-                .filter(|programmer| programmer.live)
-                .map(|programmer| programmer.report.progress.committed.of(Resource::Slices))
-                .collect();
-            prop_assert_eq!(fold.live(), live.len());
-            prop_assert_eq!(fold.lowest(Resource::Slices), live.iter().min().copied());
+            let marks = |of: &dyn Fn(&Programmer) -> bool| -> Vec<u64> {
+                let chosen = fold.programmers().filter(|programmer| programmer.counted && of(programmer));
+                chosen.map(|programmer| programmer.mark(Resource::Slices)).collect()
+            };
+            let counted = marks(&|_| true);
+            let punctual = marks(&|programmer| !programmer.overdue);
+            prop_assert_eq!(fold.counted(), counted.len());
+            prop_assert_eq!(fold.lowest(Resource::Slices), counted.iter().min().copied());
+            prop_assert_eq!(fold.lowest_punctual(Resource::Slices), punctual.iter().min().copied());
             let mut last = 0;
             for change in fold.changes(Resource::Slices) {
                 prop_assert!(change.what.revision > last);
                 last = change.what.revision;
                 if change.all.is_none() {
-                    let reached = live.iter().filter(|mark| **mark >= change.what.revision).count();
+                    let reached = counted.iter().filter(|mark| **mark >= change.what.revision).count();
                     prop_assert_eq!(change.reached, reached);
-                    prop_assert!(live.is_empty() || reached < live.len(), "{:?}", change);
+                    prop_assert!(counted.is_empty() || reached < counted.len(), "{:?}", change);
                 }
             }
         }

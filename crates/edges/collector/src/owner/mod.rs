@@ -11,7 +11,7 @@ use pointsman_api_client::Event;
 use pointsman_api_client::events::Recorder;
 use pointsman_model::Moment;
 use pointsman_objects::{ConfigNode, EndpointSlice, Node, Pod};
-use pointsman_sli::fold::ProgrammerId;
+use pointsman_sli::fold::{Milestone, ProgrammerId};
 use pointsman_sli::measure::Measure;
 use pointsman_sli::pool::Estimate;
 use pointsman_sli::slo::Day;
@@ -239,7 +239,7 @@ impl Owner {
     fn tick(&mut self) {
         let (at, wall) = (Instant::now(), now());
         self.next_tick = at + TICK;
-        self.world.fold.expire(wall);
+        self.world.fold.review(wall);
         self.take_in_done(wall);
         if let Some(day) = self.measure.tick(wall) {
             self.finish_day(day);
@@ -259,14 +259,19 @@ impl Owner {
         self.publish(wall);
     }
 
-    /// Changes that are everywhere become samples of the exact form.
+    /// Changes that most programmers have become samples of the exact form.
     fn take_in_done(&mut self, wall: Moment) {
-        for change in self.world.fold.drain_done() {
-            self.metrics.sli.changes.with(&[change.what.kind.as_str()]).inc();
-            if let Some(at) = change.most {
-                let latency = at.since(change.began());
-                self.metrics
-                    .reached(latency, change.all.map(|at| at.since(change.began())));
+        for (milestone, change) in self.world.fold.drain_done() {
+            let (at, share) = match milestone {
+                Milestone::Most => (change.most, "0.99"),
+                Milestone::All => (change.all, "1"),
+            };
+            let Some(latency) = at.map(|at| at.since(change.began())) else {
+                continue;
+            };
+            self.metrics.reached(share, latency);
+            if milestone == Milestone::Most {
+                self.metrics.sli.changes.with(&[change.what.kind.as_str()]).inc();
                 self.measure.reached_most(latency, wall);
             }
         }

@@ -3,7 +3,7 @@
 use pointsman_http::{Bytes, Target};
 use pointsman_model::Moment;
 use pointsman_protocol::watermark::Report;
-use pointsman_sli::fold::ProgrammerId;
+use pointsman_sli::fold::{NodeState, ProgrammerId};
 use pointsman_sli::skew::Clock;
 use tokio::task::AbortHandle;
 
@@ -71,7 +71,13 @@ impl Owner {
             }
         };
         let (key, at): (Key, Moment) = (name.into(), now());
-        let id = self.world.fold.join(name, at);
+        // Whom the operator lists is there, whether a Node says so or not.
+        let unless_known = if listed {
+            NodeState::Reachable
+        } else {
+            NodeState::Unknown
+        };
+        let id = self.world.join(name, unless_known, at);
         self.measure.joined(name, at);
         let stream = tokio::spawn(follow::stream(key.clone(), target.clone(), self.observed.clone()));
         let every = self.config.scrape_interval;
@@ -146,7 +152,9 @@ impl Owner {
         let Some(followed) = self.followed.get_mut(who) else {
             return;
         };
-        let id = *followed.id.get_or_insert_with(|| self.world.fold.join(who, at));
+        let id = *followed
+            .id
+            .get_or_insert_with(|| self.world.join(who, NodeState::Reachable, at));
         followed.plain = false;
         followed.lost = None;
         for report in lines {
@@ -160,7 +168,7 @@ impl Owner {
             let id = match self.relayed.get(&who) {
                 Some(id) => *id,
                 None => {
-                    let id = self.world.fold.join(&who, at);
+                    let id = self.world.join(&who, NodeState::Unknown, at);
                     self.relayed.insert(who, id);
                     id
                 }

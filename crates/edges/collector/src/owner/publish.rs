@@ -4,6 +4,7 @@ use pointsman_api_client::events::{self, News, Severity};
 use pointsman_model::Moment;
 use pointsman_protocol::gate::{Outcome, Subject};
 use pointsman_protocol::watermark::Resource;
+use pointsman_sli::fold::State;
 use pointsman_sli::slo::Verdict;
 use tokio::time::Instant;
 
@@ -102,16 +103,13 @@ impl Owner {
             let most = fold.reached_by(resource, 0.99).unwrap_or(0);
             metrics.streams.most.with(&name).set(most as f64);
         }
-        let plain = self.followed.values().filter(|followed| followed.plain).count();
-        let all = fold.programmers().count();
-        let states = [
-            ("live", fold.live()),
-            ("silent", all - fold.live()),
-            ("plain", plain),
-        ];
-        for (state, count) in states {
-            metrics.streams.programmers.with(&[state]).set(count as f64);
+        let programmers = &metrics.streams.programmers;
+        for state in State::ALL {
+            let count = fold.in_state(state, wall);
+            programmers.with(&[state.as_str()]).set(count as f64);
         }
+        let plain = self.followed.values().filter(|followed| followed.plain).count();
+        programmers.with(&["plain"]).set(plain as f64);
         metrics.sli.evicted.set(fold.evicted() as f64);
         metrics
             .streams
@@ -121,9 +119,10 @@ impl Owner {
 
     fn publish_sli(&self, wall: Moment) {
         let metrics = &self.metrics;
+        let telling = self.world.fold.in_state(State::Live, wall);
         let forms = [
             ("pooled", self.measure.pooled(wall)),
-            ("exact", self.measure.exact(wall, self.world.fold.live())),
+            ("exact", self.measure.exact(wall, telling)),
         ];
         for (form, sli) in forms {
             for (quantile, value) in [("0.5", sli.p50), ("0.9", sli.p90), ("0.99", sli.p99)] {
