@@ -104,9 +104,12 @@ pub struct Flags {
 pub async fn run(flags: Flags) -> anyhow::Result<()> {
     let running = launch(flags).await?;
     tracing::info!(address = %running.address, kubeconfig = %running.kubeconfig.display(), objects = running.objects, "ready");
-    stop_signal().await?;
+    let ended = tokio::select! {
+        signal = stop_signal() => signal,
+        why = running.ended() => Err(why.into()),
+    };
     running.stop().await;
-    Ok(())
+    ended
 }
 
 /// Starts the server; returns once it is ready.

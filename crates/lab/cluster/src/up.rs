@@ -296,6 +296,7 @@ impl Together {
         tokio::select! {
             signal = stop => signal,
             ended = &mut self.controllers => ended?,
+            why = self.server.ended() => Err(why.into()),
             () = collecting => bail!("a part of the collector ended unexpectedly"),
             never = parts::demonstrate(config, plan, nodes.as_ref(), progress) => match never {},
         }

@@ -71,7 +71,7 @@ async fn checks(server: &Server, probe: &str) -> Vec<Check> {
     });
     checks.push(Check {
         name: "informer-sync",
-        passed: server.bootstrapped.load(Ordering::Acquire),
+        passed: server.bootstrapped.load(Ordering::Acquire) && server.cache.is_following(),
     });
     checks.push(Check {
         name: "shutdown",

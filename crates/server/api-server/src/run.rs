@@ -17,7 +17,7 @@ use crate::{keys, listen};
 use bytes::Bytes;
 use pointsman_store::embedded::{EmbeddedStore, Options};
 use pointsman_store::etcd::{self, EtcdStore};
-use pointsman_store::{Op, Store, Transaction};
+use pointsman_store::{Op, Store, StoreError, Transaction};
 use pointsman_telemetry::{BuildInfo, Registry, register_process};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -50,7 +50,7 @@ pub enum StartError {
     },
     /// The store cannot be opened or read.
     #[error("cannot open the store")]
-    Store(#[from] pointsman_store::StoreError),
+    Store(#[from] StoreError),
     /// Keys or certificates cannot be made or read.
     #[error("cannot prepare keys and certificates")]
     Pki(#[from] crate::auth::pki::PkiError),
@@ -86,6 +86,17 @@ pub struct Running {
 }
 
 impl Running {
+    /// Waits until the store has ended, which the server cannot survive, and says why.
+    pub async fn ended(&self) -> StoreError {
+        let mut ended = self.server.ended.subscribe();
+        let ended = ended.wait_for(Option::is_some).await;
+        // The sender lives in the server.
+        ended
+            .ok()
+            .and_then(|why| why.clone())
+            .unwrap_or_else(|| StoreError::Ended("the server is gone".into()))
+    }
+
     /// Ends watches, lets open requests finish and stops.
     pub async fn stop(self) {
         self.server.stop.send_replace(true);
@@ -187,6 +198,7 @@ fn assemble(config: &Config, store: Arc<dyn Store>) -> Result<(Arc<Server>, Arc<
         nodes: NodeClient::new(&config.data_dir.join("pki")),
         bootstrapped: AtomicBool::new(false),
         stop: watch::Sender::new(false),
+        ended: watch::Sender::new(None),
     };
     Ok((Arc::new(server), collector))
 }
@@ -251,9 +263,12 @@ async fn open_store(config: &Config) -> Result<Arc<dyn Store>, StartError> {
 /// Fills the cache and keeps it up.
 async fn follow(server: &Arc<Server>) -> Result<JoinHandle<()>, StartError> {
     let newest = server.store.revision().await?;
-    let from = server.cache.load(&*server.store).await?;
+    let following = server.cache.start(Arc::clone(&server.store)).await?;
     let follower = server.clone();
-    let task = tokio::spawn(async move { follower.cache.follow(&*follower.store, from).await });
+    let task = tokio::spawn(async move {
+        let error = following.await;
+        follower.ended.send_replace(Some(error));
+    });
     let caught_up = tokio::time::timeout(FIRST_EVENT, server.cache.wait_for(newest)).await;
     if caught_up.is_err() {
         // The last revisions hold nothing of ours, as in an etcd that is new or shared, and etcd may take

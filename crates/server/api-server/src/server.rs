@@ -48,6 +48,8 @@ pub struct Server {
     pub bootstrapped: AtomicBool,
     /// Turns true when the server shuts down.
     pub stop: watch::Sender<bool>,
+    /// Why the store can be used no more.
+    pub ended: watch::Sender<Option<StoreError>>,
 }
 
 impl Server {
@@ -98,7 +100,7 @@ impl Server {
             StoreError::Full => ApiError::Unavailable(
                 "the store has no space left: nothing was written; free disk space on the API server's machine".into(),
             ),
-            StoreError::Unavailable(why) => ApiError::Timeout {
+            StoreError::Unavailable(why) | StoreError::Ended(why) => ApiError::Timeout {
                 message: format!("the store cannot be reached, the write may or may not have happened: {why}"),
                 cause: None,
                 retry_after_seconds: 1,

@@ -27,6 +27,9 @@ pub enum StoreError {
     /// The engine cannot be reached now; whether a write happened is unknown.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
+    /// The engine has ended and must be opened again; whether the last writes happened is unknown.
+    #[error("the store has ended: {0}")]
+    Ended(String),
     /// The data on disk or an answer of the engine is not what it must be.
     #[error("the store is damaged: {0}")]
     Damaged(String),

@@ -65,7 +65,10 @@ pub async fn compact(server: Arc<Server>, keep: Duration) {
     let mut marks: VecDeque<(Instant, Revision)> = VecDeque::new();
     let step = (keep / 10).max(Duration::from_millis(100));
     loop {
-        marks.push_back((Instant::now(), server.cache.applied()));
+        let applied = server.cache.applied();
+        // A restored store is at an older revision than before.
+        marks.retain(|(_, revision)| *revision <= applied);
+        marks.push_back((Instant::now(), applied));
         tokio::time::sleep(step).await;
         let mut target = None;
         while let Some((_, revision)) = marks.front().filter(|(at, _)| at.elapsed() >= keep) {

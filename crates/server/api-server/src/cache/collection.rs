@@ -89,6 +89,8 @@ struct State {
     object_bytes: usize,
     /// The revision of the last change.
     last: Revision,
+    /// How often everything was replaced.
+    generation: u64,
 }
 
 /// The objects of a collection at one revision.
@@ -111,12 +113,18 @@ impl Collection {
         }
     }
 
+    /// Changes when everything was replaced: whoever watched before has to start over.
+    pub fn generation(&self) -> u64 {
+        self.state.read().generation
+    }
+
     /// Replaces everything with the state at `revision`; the log starts empty there.
     pub fn reset(&self, objects: Vec<Arc<Object>>, revision: Revision) {
         let mut state = self.state.write();
         *state = State {
             complete_from: revision,
             last: revision,
+            generation: state.generation + 1,
             ..State::default()
         };
         state.object_bytes = objects.iter().map(|object| object.size()).sum();

@@ -38,8 +38,24 @@ pub trait Observer: Send + Sync {
 pub struct Cache {
     collections: Vec<Collection>,
     claims: RwLock<BTreeMap<Arc<str>, Bytes>>,
-    applied: watch::Sender<Revision>,
+    applied: watch::Sender<Applied>,
     observers: Vec<Arc<dyn Observer>>,
+}
+
+/// How far the cache is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Applied {
+    revision: Revision,
+    /// Whether the store is followed. When the watch is lost, nobody knows whether the store that comes back is the
+    /// one that went: an etcd may have been restored from a snapshot meanwhile.
+    following: bool,
+}
+
+/// From where the store is followed.
+struct Place {
+    revision: Revision,
+    /// The last write that was seen, to tell whether the store still has the same history.
+    last: Option<Entry>,
 }
 
 /// How many revisions of history are read back at a start, so that clients can resume their watches.
@@ -53,7 +69,7 @@ impl Cache {
             .iter()
             .map(|kind| Collection::new(kind, window))
             .collect();
-        let applied = watch::Sender::new(Revision(0));
+        let applied = watch::Sender::default();
         Self {
             collections,
             claims: RwLock::default(),
@@ -90,29 +106,42 @@ impl Cache {
 
     /// Everything up to this revision can be read here.
     pub fn applied(&self) -> Revision {
-        *self.applied.borrow()
+        self.applied.borrow().revision
     }
 
-    /// Waits until `revision` can be read here.
+    /// Whether what is here is known to be what the store holds, save for what is on its way.
+    pub fn is_following(&self) -> bool {
+        self.applied.borrow().following
+    }
+
+    /// Whether `revision` of the store can be read here.
+    pub fn has(&self, revision: Revision) -> bool {
+        let applied = *self.applied.borrow();
+        applied.following && applied.revision >= revision
+    }
+
+    /// Waits until `revision` of the store can be read here.
     pub async fn wait_for(&self, revision: Revision) {
         let mut applied = self.applied.subscribe();
         // The sender lives as long as `self`.
-        let _ = applied.wait_for(|applied| *applied >= revision).await;
+        let _ = applied
+            .wait_for(|applied| applied.following && applied.revision >= revision)
+            .await;
     }
 
     /// Reads the whole store, starting a little in the past so that recent changes are known too.
-    /// Returns the revision from which to follow it.
-    pub async fn load(&self, store: &dyn Store) -> Result<Revision, StoreError> {
+    /// Returns the place from which to follow it.
+    async fn load(&self, store: &dyn Store) -> Result<Place, StoreError> {
         let newest = store.revision().await?;
         let start = Revision(newest.0.saturating_sub(REPLAYED_REVISIONS));
-        let start = match self.read_all(store, start).await {
-            Err(StoreError::Compacted { oldest, .. }) => self.read_all(store, oldest.min(newest)).await?,
-            other => other?,
-        };
-        Ok(start)
+        match self.read_all(store, start).await {
+            Err(StoreError::Compacted { oldest, .. }) => self.read_all(store, oldest.min(newest)).await,
+            other => other,
+        }
     }
 
-    async fn read_all(&self, store: &dyn Store, at: Revision) -> Result<Revision, StoreError> {
+    async fn read_all(&self, store: &dyn Store, at: Revision) -> Result<Place, StoreError> {
+        let mut last: Option<Entry> = None;
         let mut objects: HashMap<usize, Vec<Arc<Object>>> = HashMap::new();
         let mut claims = BTreeMap::new();
         let mut after = None;
@@ -128,6 +157,9 @@ impl Cache {
             } = store.range(range).await?;
             after = entries.last().map(|entry| entry.key.to_string());
             for entry in entries {
+                if last.as_ref().is_none_or(|last| entry.revision > last.revision) {
+                    last = Some(entry.clone());
+                }
                 if entry.key.starts_with(keys::CLAIMS) {
                     claims.insert(entry.key, entry.value);
                 } else if let Some(object) = read_entry(&entry, EventType::Added) {
@@ -146,8 +178,11 @@ impl Cache {
             );
         }
         *self.claims.write() = claims;
-        self.applied.send_replace(at);
-        Ok(at)
+        self.applied.send_replace(Applied {
+            revision: at,
+            following: true,
+        });
+        Ok(Place { revision: at, last })
     }
 
     /// Puts a whole new state into a collection; observers see what vanished meanwhile, too.
@@ -165,31 +200,59 @@ impl Cache {
         collection.reset(objects, at);
     }
 
-    /// Follows the store from `from` for ever; call it once, after [`Cache::load`].
-    pub async fn follow(&self, store: &dyn Store, from: Revision) {
-        let mut from = from;
+    /// Fills the cache and returns what keeps it up, until the store has ended.
+    pub async fn start<S: AsRef<dyn Store>>(
+        self: &Arc<Self>,
+        store: S,
+    ) -> Result<impl Future<Output = StoreError> + use<S>, StoreError> {
+        let place = self.load(store.as_ref()).await?;
+        let cache = Arc::clone(self);
+        Ok(async move { cache.follow(store.as_ref(), place).await })
+    }
+
+    async fn follow(&self, store: &dyn Store, mut place: Place) -> StoreError {
         loop {
-            let error = match store.watch(keys::ROOT.into(), from).await {
-                Ok(mut watch) => loop {
-                    match watch.next().await {
-                        Ok(batch) => {
-                            from = batch.complete_to;
-                            self.apply(batch);
-                        }
-                        Err(error) => break error,
+            let error = self.follow_once(store, &mut place).await;
+            self.applied.send_modify(|applied| applied.following = false);
+            match error {
+                StoreError::Ended(_) => return error,
+                // What happened in between is no longer known, or never happened: watchers start over.
+                StoreError::Compacted { .. } | StoreError::Future { .. } => {
+                    tracing::warn!(%error, revision = place.revision.0, "reading the store anew");
+                    match self.load(store).await {
+                        Ok(at) => place = at,
+                        Err(error) => tracing::error!(%error, "cannot read the store"),
                     }
-                },
-                Err(error) => error,
-            };
-            tracing::warn!(%error, revision = from.0, "lost the watch on the store, resuming");
-            if let StoreError::Compacted { .. } = error {
-                // What happened in between is no longer known: watchers start over.
-                match self.load(store).await {
-                    Ok(at) => from = at,
-                    Err(error) => tracing::error!(%error, "cannot read the store"),
+                }
+                error => {
+                    tracing::warn!(%error, revision = place.revision.0, "lost the watch on the store, resuming")
                 }
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    /// Follows the store until the watch ends.
+    async fn follow_once(&self, store: &dyn Store, place: &mut Place) -> StoreError {
+        let opened = async {
+            let watch = store.watch(keys::ROOT.into(), place.revision).await?;
+            check_history(store, place).await?;
+            Ok(watch)
+        };
+        let mut watch = match opened.await {
+            Ok(watch) => watch,
+            Err(error) => return error,
+        };
+        self.applied.send_modify(|applied| applied.following = true);
+        loop {
+            match watch.next().await {
+                Ok(batch) => {
+                    place.revision = batch.complete_to;
+                    place.last = last_put(&batch).or(place.last.take());
+                    self.apply(batch);
+                }
+                Err(error) => return error,
+            }
         }
     }
 
@@ -212,8 +275,8 @@ impl Cache {
             self.collections[kind].apply(changes, now);
         }
         self.applied.send_if_modified(|applied| {
-            let moved = batch.complete_to > *applied;
-            *applied = batch.complete_to.max(*applied);
+            let moved = batch.complete_to > applied.revision;
+            applied.revision = batch.complete_to.max(applied.revision);
             moved
         });
     }
@@ -251,6 +314,33 @@ impl Cache {
             }
         }
     }
+}
+
+/// Says whether the store's history is still the one that led to a place. A store that was restored from a backup has
+/// another one, and revisions alone do not tell once they have caught up.
+async fn check_history(store: &dyn Store, place: &Place) -> Result<(), StoreError> {
+    let Some(last) = &place.last else { return Ok(()) };
+    let range = Range {
+        prefix: last.key.to_string(),
+        after: None,
+        limit: 1,
+        at: Some(last.revision),
+    };
+    let then = store.range(range).await?;
+    if then.entries.first() == Some(last) {
+        return Ok(());
+    }
+    Err(StoreError::Future {
+        asked: place.revision,
+        newest: last.revision,
+    })
+}
+
+fn last_put(batch: &Batch) -> Option<Entry> {
+    batch.events.iter().rev().find_map(|event| match event {
+        Event::Put { entry, .. } => Some(entry.clone()),
+        Event::Delete { .. } => None,
+    })
 }
 
 /// An object from a store entry; an entry that is no object of ours is reported and left out.

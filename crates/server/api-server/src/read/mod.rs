@@ -198,7 +198,7 @@ pub async fn wait_until_fresh(server: &Server, freshness: Freshness) -> Result<(
             .map_err(|error| server.store_error(&error))?,
         Freshness::NotOlderThan(revision) | Freshness::Exactly(revision) => revision,
     };
-    if server.cache.applied() >= wanted {
+    if server.cache.has(wanted) {
         return Ok(());
     }
     // Another server's writes to a shared store may have moved its revision without an event for us.
@@ -234,9 +234,14 @@ pub async fn watch(
     if let Some(name) = &request.target.name {
         selection = selection.only(name);
     }
+    let generation = server.cache.of(kind).generation();
     let start = match options.from {
         Some(Revision(0)) => Start::After(server.cache.applied()),
-        Some(revision) => Start::After(revision),
+        Some(revision) => {
+            // A revision that never comes, as after a restored backup, would be waited for without an end.
+            wait_until_fresh(server, Freshness::NotOlderThan(revision)).await?;
+            Start::After(revision)
+        }
         None => {
             wait_until_fresh(server, options.initial_freshness).await?;
             let applied = server.cache.applied();
@@ -259,7 +264,7 @@ pub async fn watch(
         mark_initial_end: options.mark_initial_end,
         deadline: Instant::now() + life,
     };
-    let watcher = Watcher::new(server.cache.clone(), terms, start, server.stopping());
+    let watcher = Watcher::new(server.cache.clone(), terms, start, generation, server.stopping());
     Ok(Reply::new(200, Body::Stream(watch_stream(server, watcher, kind))))
 }
 

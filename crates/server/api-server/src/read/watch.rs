@@ -57,6 +57,7 @@ pub struct Watcher {
     cache: Arc<Cache>,
     terms: Terms,
     seen: Revision,
+    generation: u64,
     initial: Option<std::vec::IntoIter<Arc<Object>>>,
     first_line: bool,
     next_bookmark: Instant,
@@ -68,8 +69,14 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Opens a watch. `stop` turns true when the server shuts down.
-    pub fn new(cache: Arc<Cache>, terms: Terms, start: Start, stop: watch::Receiver<bool>) -> Self {
+    /// Opens a watch of what the collection held in `generation`. `stop` turns true when the server shuts down.
+    pub fn new(
+        cache: Arc<Cache>,
+        terms: Terms,
+        start: Start,
+        generation: u64,
+        stop: watch::Receiver<bool>,
+    ) -> Self {
         let (seen, initial) = match start {
             Start::Snapshot(snapshot) => (snapshot.revision, Some(snapshot.objects.into_iter())),
             Start::After(revision) => (revision, None),
@@ -80,6 +87,7 @@ impl Watcher {
             cache,
             terms,
             seen,
+            generation,
             initial,
             first_line: true,
             next_bookmark: Instant::now() + BOOKMARK_PERIOD,
@@ -158,9 +166,12 @@ impl Watcher {
         loop {
             // Changes that are made from here on wake us again.
             self.changed.mark_unchanged();
-            let changes = collection
-                .changes_after(self.seen, CHANGES_AT_ONCE)
-                .map_err(|_| too_old(self.seen))?;
+            let changes = collection.changes_after(self.seen, CHANGES_AT_ONCE);
+            // Looked at after the changes: they may be of another history.
+            let changes = changes
+                .ok()
+                .filter(|_| collection.generation() == self.generation)
+                .ok_or_else(|| too_old(self.seen))?;
             let Some(last) = changes.last() else { break };
             self.seen = last.object.revision;
             for change in &changes {

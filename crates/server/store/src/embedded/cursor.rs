@@ -49,6 +49,7 @@ impl Cursor {
         loop {
             let signal = *self.signal.borrow_and_update();
             if signal.closed {
+                self.shared.database.check()?;
                 return Err(StoreError::Unavailable("the store is closed".into()));
             }
             if self.position < signal.revision || signal.asked != self.asked {

@@ -3,6 +3,8 @@
 //! redb fails every operation after the first failed one. Here the handle is replaced by a fresh one
 //! on the same disk, once every reader of the old one has finished: a reader of the old handle would
 //! not be known to the new one, which could then overwrite the pages it reads.
+//!
+//! After a failed sync there is no going on: see `disk`.
 
 use super::Options;
 use super::disk::Disk;
@@ -59,11 +61,6 @@ impl Reopening {
         Ok(reopening)
     }
 
-    /// The disk below.
-    pub fn disk(&self) -> &Disk {
-        &self.disk
-    }
-
     /// Runs a read, on a fresh handle if the present one has failed.
     pub fn retrying<T>(&self, read: impl Fn() -> Result<T, Fault>) -> Result<T, StoreError> {
         let mut attempt = 0;
@@ -76,7 +73,7 @@ impl Reopening {
                     self.reopen(generation)?;
                     attempt += 1;
                     if attempt == ATTEMPTS {
-                        return Err(fault.into());
+                        return Err(self.explain(fault));
                     }
                 }
             }
@@ -85,6 +82,7 @@ impl Reopening {
 
     /// A view of what is committed now.
     pub fn snapshot(&self) -> Result<Snapshot<'_>, Fault> {
+        self.check()?;
         let handle = self.read();
         let database = handle.database.as_ref().ok_or_else(lost)?;
         let reader = database.begin_read().map_err(fault)?;
@@ -100,6 +98,21 @@ impl Reopening {
         let handle = self.read();
         let database = handle.database.as_ref().ok_or_else(lost)?;
         tables::write(database, changes, self.quick_repair()?)
+    }
+
+    /// What a failed operation means to callers.
+    pub fn explain(&self, fault: Fault) -> StoreError {
+        let full = self.disk.take_full();
+        match self.disk.ended() {
+            Some(ended) => ended,
+            None if full => StoreError::Full,
+            None => fault.into(),
+        }
+    }
+
+    /// Says whether anything can be read or written any more.
+    pub fn check(&self) -> Result<(), StoreError> {
+        self.disk.ended().map_or(Ok(()), Err)
     }
 
     /// Whether the file is so large by now that a walk over it after a crash would take long.
@@ -124,14 +137,20 @@ impl Reopening {
             return Ok(());
         }
         handle.database = None;
+        self.check()?;
+        let database = self.open_anew().map_err(|fault| self.explain(fault))?;
+        handle.database = Some(database);
+        handle.generation += 1;
+        Ok(())
+    }
+
+    fn open_anew(&self) -> Result<Database, Fault> {
         let database = Builder::new()
             .set_cache_size(self.cache_bytes)
             .create_with_backend(self.disk.clone())
             .map_err(fault)?;
         tables::prepare(&database, self.quick_repair()?)?;
-        handle.database = Some(database);
-        handle.generation += 1;
-        Ok(())
+        Ok(database)
     }
 
     /// The generation of the present handle.

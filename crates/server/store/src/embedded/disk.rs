@@ -2,15 +2,20 @@
 //!
 //! redb refuses every operation after a failed one and must then be opened anew. Its own file backend
 //! would hold the lock of the old handle meanwhile, so the file and the lock live here, outside it.
+//!
+//! A failed sync ends the disk: not a byte is read or written after it. Linux marks the pages that it could not
+//! write as clean, so that they can still be read, are never written again, and the next sync succeeds; whoever
+//! tries again takes for durable what is not. The file may be trusted again when it is opened anew, which drops
+//! what is cached of it and so reads what is on disk.
 
 use crate::StoreError;
 use redb::StorageBackend;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 const DATA_FILE: &str = "store.redb";
 const NEW_FILE: &str = "store.redb.new";
@@ -21,6 +26,8 @@ const LOCK_FILE: &str = "store.lock";
 pub struct Disk {
     medium: Arc<dyn StorageBackend>,
     full: Arc<AtomicBool>,
+    /// Why nothing is read or written any more.
+    ended: Arc<OnceLock<String>>,
 }
 
 impl Disk {
@@ -29,6 +36,7 @@ impl Disk {
         Self {
             medium: Arc::new(medium),
             full: Arc::default(),
+            ended: Arc::default(),
         }
     }
 
@@ -54,8 +62,33 @@ impl Disk {
             .create(true)
             .truncate(false)
             .open(path)
+            .and_then(|file| drop_cached(&file).map(|()| file))
             .map_err(|error| unavailable(path, &error))?;
-        Ok(Self::new(DataFile(file)))
+        Ok(Self::new(DataFile {
+            file,
+            path: path.to_owned(),
+        }))
+    }
+
+    /// Why nothing is read or written any more, if that is so.
+    pub fn ended(&self) -> Option<StoreError> {
+        self.ended.get().map(|why| StoreError::Ended(why.clone()))
+    }
+
+    /// Lets nothing be read or written from now on. The first reason stays.
+    pub fn end(&self, why: String) {
+        if self.ended.set(why).is_ok()
+            && let Some(error) = self.ended()
+        {
+            tracing::error!(%error, "nothing is read from the store or written to it until it is opened again");
+        }
+    }
+
+    fn check(&self) -> io::Result<()> {
+        match self.ended() {
+            Some(error) => Err(io::Error::other(error)),
+            None => Ok(()),
+        }
     }
 
     /// Whether an operation failed for want of space since the last call.
@@ -75,49 +108,74 @@ impl Disk {
 
 impl StorageBackend for Disk {
     fn len(&self) -> io::Result<u64> {
+        self.check()?;
         self.medium.len()
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.check()?;
         self.medium.read(offset, out)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
+        self.check()?;
         self.note(self.medium.set_len(len))
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.note(self.medium.sync_data())
+        self.check()?;
+        // Also for want of space: delayed allocation may find that out here, when the pages are lost already.
+        self.medium
+            .sync_data()
+            .inspect_err(|error| self.end(format!("a sync to disk failed: {error}")))
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.check()?;
         self.note(self.medium.write(offset, data))
     }
 }
 
 #[derive(Debug)]
-struct DataFile(File);
+struct DataFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl DataFile {
+    fn named<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        result.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", self.path.display())))
+    }
+}
 
 impl StorageBackend for DataFile {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.len())
+        self.named(self.file.metadata().map(|metadata| metadata.len()))
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.0.read_exact_at(out, offset)
+        self.named(self.file.read_exact_at(out, offset))
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
+        self.named(self.file.set_len(len))
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
+        self.named(self.file.sync_data())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.0.write_all_at(data, offset)
+        self.named(self.file.write_all_at(data, offset))
     }
+}
+
+/// Makes reads of a file see what is on disk. Another process may have left pages behind that a failed sync called
+/// clean. The sync writes what is dirty, and reports what the kernel failed to write since nobody asked; then all
+/// pages are clean, and dropping them needs no more than that nobody else uses them.
+fn drop_cached(file: &File) -> io::Result<()> {
+    file.sync_all()?;
+    Ok(rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)?)
 }
 
 /// Creates the directory and takes it for this process until the file is dropped.

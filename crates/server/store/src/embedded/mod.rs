@@ -120,7 +120,10 @@ impl EmbeddedStore {
         &self,
         job: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Job,
     ) -> Result<T, StoreError> {
-        let stopped = || StoreError::Unavailable("the writer has stopped".into());
+        let stopped = || match self.shared.database.check() {
+            Err(ended) => ended,
+            Ok(()) => StoreError::Unavailable("the writer has stopped".into()),
+        };
         let queue = self.queue.as_ref().ok_or_else(stopped)?;
         let (reply, answer) = oneshot::channel();
         queue.send(job(reply)).await.map_err(|_| stopped())?;
@@ -139,7 +142,10 @@ impl Drop for EmbeddedStore {
 
 impl Store for EmbeddedStore {
     fn revision(&self) -> Answer<'_, Revision> {
-        Box::pin(async { Ok(Revision(self.shared.index().newest())) })
+        Box::pin(async {
+            self.shared.database.check()?;
+            Ok(Revision(self.shared.index().newest()))
+        })
     }
 
     fn range(&self, range: Range) -> Answer<'_, Page> {

@@ -139,6 +139,7 @@ pub fn prepare(database: &Database, quick_repair: bool) -> Result<(), Fault> {
         Err(error) => return Err(fault(error)),
     }
     let mut writer = database.begin_write().map_err(fault)?;
+    writer.set_two_phase_commit(true);
     writer.set_quick_repair(quick_repair);
     {
         writer.open_table(LOG).map_err(fault)?;
@@ -153,6 +154,10 @@ pub fn prepare(database: &Database, quick_repair: bool) -> Result<(), Fault> {
 pub fn write(database: &Database, changes: &Changes, quick_repair: bool) -> Result<(), Fault> {
     let mut writer = database.begin_write().map_err(fault)?;
     writer.set_durability(Durability::Immediate).map_err(fault)?;
+    // The pages are synced before the byte that makes them count. With one phase redb takes a commit whose pages do
+    // not match their checksums for one that a crash cut short, and silently goes back to the commit before it:
+    // also when the commit was acknowledged and its pages were damaged later. With two phases that is an error.
+    writer.set_two_phase_commit(true);
     writer.set_quick_repair(quick_repair);
     {
         let mut log = writer.open_table(LOG).map_err(fault)?;

@@ -5,7 +5,8 @@
 //! for the disk the next group gathers, so the group grows with the load.
 //!
 //! After a failed commit the group may be on disk as a whole or not at all. It stays `unsettled`,
-//! and nothing else is written, until a fresh handle on the database has told which.
+//! and nothing else is written, until a fresh handle on the database has told which. After a failed sync
+//! no handle could tell: the group is answered with the end of the store, and the writer ends.
 
 use super::Shared;
 use super::group::{Group, Verdict, Write};
@@ -71,9 +72,9 @@ impl Writer {
         }
     }
 
-    /// Works until the last sender of jobs is gone.
+    /// Works until the last sender of jobs is gone, or the disk fails for good.
     pub fn run(mut self) {
-        loop {
+        while self.shared.database.check().is_ok() {
             match self.next_turn() {
                 Turn::Group(jobs) => self.commit_group(jobs),
                 Turn::Compact((revision, reply)) => {
@@ -190,8 +191,7 @@ impl Writer {
             }
             Err(fault) => {
                 self.garbage_paused = true;
-                let full = self.shared.database.disk().take_full();
-                let error = if full { StoreError::Full } else { fault.into() };
+                let error = self.shared.database.explain(fault);
                 self.unsettled = Some(decided);
                 self.shared.database.reopen(generation)?;
                 match self.settle_as_of_disk()? {
@@ -220,12 +220,13 @@ impl Writer {
             .and_then(|group| group.writes.last())
             .is_some_and(|write| write.at.revision <= logged);
         if arrived {
-            // The failed commit may be visible without being durable. One more commit on the fresh
-            // handle makes it so before anyone sees it.
+            // The failed commit may be visible without being durable. Its pages are dirty still, for no sync
+            // has failed, so that one more commit on the fresh handle makes it so before anyone sees it.
             let generation = database.generation();
             if let Err(fault) = database.write(&Changes::default()) {
+                let error = database.explain(fault);
                 database.reopen(generation)?;
-                return Err(fault.into());
+                return Err(error);
             }
         }
         if let Some(group) = self.unsettled.take()
@@ -284,8 +285,7 @@ impl Writer {
         let generation = self.shared.database.generation();
         if let Err(fault) = self.shared.database.write(&changes) {
             // Forgetting twice is harmless, so it does not matter whether the mark arrived.
-            let full = self.shared.database.disk().take_full();
-            let error = if full { StoreError::Full } else { fault.into() };
+            let error = self.shared.database.explain(fault);
             self.shared.database.reopen(generation)?;
             return Err(error);
         }

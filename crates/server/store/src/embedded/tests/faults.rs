@@ -135,6 +135,9 @@ fn a_failed_operation_is_told_and_the_store_goes_on() {
         let disk = SimDisk::new(Plan::FailOnce(point));
         let store = open(&disk).expect("the disk fails later");
         let acknowledged = runtime().block_on(work(&store));
+        if disk.lost_a_sync() {
+            continue;
+        }
         assert!(
             acknowledged.len() >= WRITERS * WRITES - 2 * WRITERS,
             "one group fails, at most two"
@@ -156,6 +159,83 @@ fn a_failed_operation_is_told_and_the_store_goes_on() {
             "what readers saw is what is on disk, at operation {point}"
         );
     }
+}
+
+/// Checks that nothing can be read or written, so that nobody takes for durable what is not.
+async fn check_ended(store: &crate::embedded::EmbeddedStore) {
+    let range = Range {
+        prefix: "/".into(),
+        after: None,
+        limit: 1,
+        at: None,
+    };
+    let answers = [
+        store.commit(transaction(0, 0)).await.err(),
+        store.range(range).await.err(),
+        store.revision().await.err(),
+        store.compact(Revision(1)).await.err(),
+        match store.watch(String::new(), Revision(1)).await {
+            Ok(mut watch) => watch.next().await.err(),
+            Err(error) => Some(error),
+        },
+    ];
+    for answer in answers {
+        assert!(
+            matches!(&answer, Some(StoreError::Ended(why)) if why.contains("sync")),
+            "{answer:?}"
+        );
+    }
+}
+
+/// Runs once for every point at which a sync fails, and hands over the disk with what was acknowledged on it.
+fn after_each_failed_sync(mut then: impl FnMut(u64, &SimDisk, &BTreeMap<u64, String>)) {
+    let mut failed = 0;
+    for point in points(u64::MAX) {
+        let disk = SimDisk::new(Plan::FailOnce(point));
+        let store = open(&disk).expect("the disk fails later");
+        let acknowledged = runtime().block_on(work(&store));
+        if disk.lost_a_sync() {
+            runtime().block_on(check_ended(&store));
+        }
+        drop(store);
+        if disk.lost_a_sync() {
+            failed += 1;
+            then(point, &disk, &acknowledged);
+        }
+    }
+    assert!(failed > 10, "{failed} of the operations are syncs");
+}
+
+#[test]
+fn a_failed_sync_and_a_power_loss_lose_nothing_acknowledged() {
+    after_each_failed_sync(|point, disk, acknowledged| {
+        for seed in 0..3 {
+            let after = disk.after_power_loss(point * 7 + seed);
+            let store = open(&after).unwrap_or_else(|error| panic!("after operation {point}: {error}"));
+            runtime().block_on(check(&store, acknowledged));
+        }
+    });
+}
+
+#[test]
+fn a_failed_sync_a_restart_more_work_and_a_power_loss_lose_nothing_acknowledged() {
+    after_each_failed_sync(|point, disk, acknowledged| {
+        let restarted = disk.after_restart();
+        let store = open(&restarted).unwrap_or_else(|error| panic!("after operation {point}: {error}"));
+        let mut all = acknowledged.clone();
+        runtime().block_on(check(&store, &all));
+        all.extend(runtime().block_on(work(&store)));
+        assert_eq!(
+            all.len(),
+            acknowledged.len() + WRITERS * WRITES,
+            "no revision is used twice"
+        );
+        for seed in 0..2 {
+            let after = restarted.after_power_loss(point * 7 + seed);
+            let after = open(&after).unwrap_or_else(|error| panic!("after operation {point}: {error}"));
+            runtime().block_on(check(&after, &all));
+        }
+    });
 }
 
 #[test]

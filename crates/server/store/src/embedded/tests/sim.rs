@@ -1,4 +1,7 @@
 //! A disk in memory that can fail, fill up and lose power.
+//!
+//! A failed sync does what Linux does (ext4 and XFS, since 4.16 as before): the pages that could not be written are
+//! marked clean. They can be read back until the page cache lets go of them, and no later sync writes them.
 
 use redb::StorageBackend;
 use std::collections::BTreeSet;
@@ -35,6 +38,7 @@ struct Sim {
     allocated: BTreeSet<u64>,
     full: bool,
     operations: u64,
+    syncs_failed: u64,
     plan: Plan,
 }
 
@@ -52,6 +56,7 @@ impl SimDisk {
             allocated: (0..blocks).collect(),
             full: false,
             operations: 0,
+            syncs_failed: 0,
             plan,
         })))
     }
@@ -59,6 +64,11 @@ impl SimDisk {
     /// How many operations there were.
     pub fn operations(&self) -> u64 {
         self.lock().operations
+    }
+
+    /// Whether a sync failed, which the store cannot survive.
+    pub fn lost_a_sync(&self) -> bool {
+        self.lock().syncs_failed > 0
     }
 
     /// From now on nothing goes wrong.
@@ -77,25 +87,42 @@ impl SimDisk {
         let sim = self.lock();
         let mut bytes = sim.durable.clone();
         bytes.resize(sim.bytes.len(), 0);
-        let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        write_some(&mut bytes, &sim.unsynced, seed);
+        SimDisk::with_bytes(bytes, Plan::Sound)
+    }
+
+    /// The same disk as a new process finds it when it has synced the file and dropped what was cached of it: what
+    /// was still dirty is written, what a failed sync called clean is not.
+    pub fn after_restart(&self) -> SimDisk {
+        let sim = self.lock();
+        let mut bytes = sim.durable.clone();
+        bytes.resize(sim.bytes.len(), 0);
         for (offset, data) in &sim.unsynced {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            let kept = match random % 3 {
-                0 => 0,
-                1 => data.len(),
-                _ => (random as usize >> 8) % (data.len() / SECTOR + 1) * SECTOR,
-            };
-            let end = (offset + kept).min(bytes.len());
-            let kept = end.saturating_sub(*offset);
-            bytes[*offset..*offset + kept].copy_from_slice(&data[..kept]);
+            bytes[*offset..*offset + data.len()].copy_from_slice(data);
         }
         SimDisk::with_bytes(bytes, Plan::Sound)
     }
 
     fn lock(&self) -> MutexGuard<'_, Sim> {
         self.0.lock().expect("no test panics while it holds the disk")
+    }
+}
+
+/// Carries out some of the writes, some not, and some by a part, as `seed` decides.
+fn write_some(bytes: &mut [u8], writes: &[(usize, Vec<u8>)], seed: u64) {
+    let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    for (offset, data) in writes {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let kept = match random % 3 {
+            0 => 0,
+            1 => data.len(),
+            _ => (random as usize >> 8) % (data.len() / SECTOR + 1) * SECTOR,
+        };
+        let end = (offset + kept).min(bytes.len());
+        let kept = end.saturating_sub(*offset);
+        bytes[*offset..*offset + kept].copy_from_slice(&data[..kept]);
     }
 }
 
@@ -143,13 +170,24 @@ impl StorageBackend for SimDisk {
 
     fn sync_data(&self) -> io::Result<()> {
         let mut sim = self.lock();
-        sim.step()?;
+        let outcome = sim.step();
         let Sim {
             bytes,
             durable,
             unsynced,
+            operations,
+            syncs_failed,
+            plan,
             ..
         } = &mut *sim;
+        if let (Err(error), Plan::FailOnce(_)) = (&outcome, *plan) {
+            durable.resize(bytes.len(), 0);
+            write_some(durable, unsynced, *operations);
+            unsynced.clear();
+            *syncs_failed += 1;
+            return Err(Error::other(error.to_string()));
+        }
+        outcome?;
         durable.resize(bytes.len(), 0);
         for (offset, data) in unsynced.drain(..) {
             durable[offset..offset + data.len()].copy_from_slice(&data);
