@@ -7,10 +7,10 @@ use crate::config_file::{self, Kind};
 use crate::duration;
 use crate::shutdown::run_until_signal;
 use anyhow::{Context, bail};
-use base64::Engine;
 use clap::Args;
 use file::File;
 use pointsman_api_client::Source;
+use pointsman_api_client::kubeconfig::Cluster;
 use pointsman_model::{Feature, FeatureGates};
 use pointsman_node_agent::gate::Gate;
 use pointsman_node_agent::node::{Frequency, Identity};
@@ -302,64 +302,22 @@ fn ranges(text: Option<&str>) -> anyhow::Result<Vec<AddressRange>> {
     Ok(parts.map(str::parse).collect::<Result<_, _>>()?)
 }
 
-#[derive(serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-struct Kubeconfig {
-    current_context: Option<String>,
-    contexts: Vec<Named>,
-    clusters: Vec<Named>,
-}
-
-#[derive(serde::Deserialize)]
-struct Named {
-    name: String,
-    context: Option<Value>,
-    cluster: Option<Value>,
-}
-
 /// The cluster that a kubeconfig's current context names.
-fn cluster(path: &Path) -> anyhow::Result<Value> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-    let config: Kubeconfig =
-        serde_saphyr::from_str(&text).with_context(|| format!("reading {}", path.display()))?;
-    let current = config.current_context.as_deref();
-    let context = config
-        .contexts
-        .iter()
-        .find(|context| Some(context.name.as_str()) == current)
-        .and_then(|named| named.context.as_ref()?.get("cluster")?.as_str());
-    let found = config
-        .clusters
-        .iter()
-        .find(|cluster| Some(cluster.name.as_str()) == context);
-    found
-        .and_then(|named| named.cluster.clone())
-        .with_context(|| format!("{} names no cluster", path.display()))
+fn cluster(path: &Path) -> anyhow::Result<Cluster> {
+    Cluster::read(path).with_context(|| format!("reading {}", path.display()))
 }
 
 /// The authority of the server's certificate, which also signs its clients'.
 fn authority(path: &Path) -> anyhow::Result<Vec<u8>> {
-    let cluster = cluster(path)?;
-    let text = |field: &str| cluster.get(field).and_then(Value::as_str);
-    if let Some(data) = text("certificate-authority-data") {
-        return base64::prelude::BASE64_STANDARD
-            .decode(data)
-            .context("certificate-authority-data");
-    }
-    match text("certificate-authority") {
-        Some(file) => {
-            let file = path.parent().unwrap_or(Path::new(".")).join(file);
-            std::fs::read(&file).with_context(|| format!("reading {}", file.display()))
-        }
-        None => bail!("{} names no authority; use --client-ca-file", path.display()),
-    }
+    let authority = cluster(path)?.authority(path);
+    authority.with_context(|| format!("reading {}", path.display()))
 }
 
 /// The address that the kernel would use to reach the API server.
 async fn own_address(kubeconfig: Option<&Path>) -> anyhow::Result<IpAddr> {
     let path = kubeconfig.context("--node-ip is needed without a kubeconfig")?;
     let cluster = cluster(path)?;
-    let server = cluster.get("server").and_then(Value::as_str).unwrap_or("");
+    let server = cluster.server;
     let uri: http::Uri = server.parse().with_context(|| format!("server {server:?}"))?;
     let host = uri.host().unwrap_or("").trim_matches(['[', ']']).to_owned();
     let mut found = tokio::net::lookup_host((host.as_str(), uri.port_u16().unwrap_or(443)))

@@ -11,6 +11,7 @@ pub mod connect;
 pub mod election;
 pub mod error;
 pub mod events;
+pub mod kubeconfig;
 pub mod lease;
 mod list;
 pub mod reflector;

@@ -10,7 +10,7 @@
 //! - A pod that was ready when we started stays so until its probe says otherwise.
 //! - Of several changes while a patch is under way, only the last is sent.
 
-mod annotation;
+pub mod annotation;
 mod metrics;
 mod run;
 mod tracked;

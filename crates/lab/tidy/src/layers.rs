@@ -13,6 +13,7 @@ const LAYERS: &[&str] = &[
     "crates/lab",
     "bins",
     "benches",
+    "fuzz",
 ];
 
 pub(crate) fn point_down(tree: &Tree) -> Vec<Violation> {

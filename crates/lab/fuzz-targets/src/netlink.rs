@@ -1,0 +1,97 @@
+//! What the kernel answers over netlink: dumps of nf_tables, tracked flows and error replies.
+
+use pointsman_netlink::conntrack::Flow;
+use pointsman_netlink::netlink::{ErrorReply, Message, Messages};
+use pointsman_netlink::nft::{
+    Batch, Chain, Element, ElementList, Family, Name, Op, Rule, Set, Table, Transaction, Value,
+};
+
+pub(crate) fn run(input: &[u8]) {
+    for message in Messages::new(input).map_while(Result::ok) {
+        if let Ok(reply) = ErrorReply::decode(&message)
+            && let Some(fault) = asked().fault(&reply)
+        {
+            let _ = fault.to_string();
+        }
+        let _ = Flow::decode(&message);
+        decode(&message);
+    }
+}
+
+/// Reads a message as everything that it could be. What was read can be written, and is then read as the same.
+fn decode(message: &Message<'_>) {
+    if let Ok(Some(table)) = Table::decode(message) {
+        let (name, family) = (table.name.clone(), table.family);
+        assert_same(family, name, Op::AddTable(table.clone()), |written| {
+            Table::decode(written).is_ok_and(|read| read.as_ref() == Some(&table))
+        });
+    }
+    if let Ok((table, chain)) = Chain::decode(message) {
+        assert_same(
+            Family::Ip,
+            table.clone(),
+            Op::AddChain(chain.clone()),
+            |written| Chain::decode(written).is_ok_and(|read| read == (table, chain)),
+        );
+    }
+    if let Ok((table, set)) = Set::decode(message) {
+        assert_same(Family::Ip, table.clone(), Op::AddSet(set.clone()), |written| {
+            Set::decode(written).is_ok_and(|read| read == (table, set))
+        });
+    }
+    if let Ok((table, rule, _)) = Rule::decode(message) {
+        assert_same(Family::Ip, table.clone(), Op::AddRule(rule.clone()), |written| {
+            Rule::decode(written).is_ok_and(|(name, read, _)| (name, read) == (table, rule))
+        });
+    }
+    if let Ok(mut list) = ElementList::decode(message)
+        && !list.elements.is_empty()
+    {
+        for element in &mut list.elements {
+            let _ = element.to_string();
+            // The kernel says when an element expires; nobody tells it.
+            element.expires_ms = None;
+        }
+        let (set, elements) = (list.set.clone(), list.elements.clone());
+        assert_same(
+            Family::Ip,
+            list.table.clone(),
+            Op::AddElements { set, elements },
+            |written| ElementList::decode(written).is_ok_and(|read| read == list),
+        );
+    }
+}
+
+/// Writes one change and hands the message to `is_same`. Changes that do not fit into one message are left alone.
+fn assert_same(family: Family, table: Name, op: Op, is_same: impl FnOnce(&Message<'_>) -> bool) {
+    let shown = format!("{op:?}");
+    let mut transaction = Transaction::new(family, table);
+    transaction.ops.push(op);
+    let Ok(batch) = Batch::encode(&[transaction], None, 1) else {
+        return;
+    };
+    let messages: Result<Vec<Message<'_>>, _> = Messages::new(batch.bytes()).collect();
+    let messages = messages.expect("a batch is well-formed");
+    // The change stands between the beginning and the end.
+    if let [_, written, _] = messages.as_slice() {
+        assert!(
+            is_same(written),
+            "written and read again it is something else: {shown}"
+        );
+    }
+}
+
+/// A batch that a reply may be about.
+fn asked() -> Batch {
+    let mut transaction = Transaction::new(Family::Ip, Name::fixed("pointsman"));
+    transaction
+        .ops
+        .push(Op::AddChain(Chain::regular(Name::fixed("services"))));
+    transaction.ops.push(Op::AddElements {
+        set: Name::fixed("endpoints"),
+        elements: (0..3)
+            .map(|number| Element::new(Value::host_u32(number)))
+            .collect(),
+    });
+    Batch::encode(&[transaction], None, 1).expect("a few elements fit")
+}
