@@ -73,7 +73,8 @@ up: build ## Run a cluster with a demonstration on this machine until Ctrl-C
 	$$sudo target/debug/pointsman up --demo
 
 .PHONY: test
-test: deps fmt clippy licences unit ## Everything that CI checks
+test: deps fmt clippy dependencies unit ## Everything that CI checks
+	@python3 tools/dependencies.py --reminder
 
 .PHONY: fmt
 fmt: ## Check the formatting
@@ -83,13 +84,27 @@ fmt: ## Check the formatting
 clippy: build-deps ## Lint with warnings denied
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 
-.PHONY: licences
-licences: ## Check that every dependency may be distributed under Apache-2.0
-	python3 tools/licences.py
+.PHONY: dependencies
+dependencies: ## Check licences, bans, duplicates and advisories of what we depend on (RUSTSEC_DB=directory)
+	python3 -m doctest tools/dependencies.py
+	python3 tools/dependencies.py
+
+.PHONY: deny
+deny: ## The same with cargo-deny, which fetches the advisories (it has to be installed)
+	@command -v cargo-deny >/dev/null || { echo "cargo-deny is not installed: cargo install --locked cargo-deny"; exit 1; }
+	$(CARGO) deny --all-features --locked check
+
+.PHONY: fuzz
+fuzz: build-deps ## Search for inputs that break a law of crates/lab/fuzz-targets (TARGET=one of them, FOR=600 seconds each)
+	$(call install,g++:/usr/bin/g++)
+	CARGO="$(CARGO)" tools/fuzz.sh $(or $(FOR),600) $(TARGET)
+
+# In CI and for root every test can run, so there none may be skipped.
+REQUIRED := $(if $(CI)$(filter 0,$(shell id -u)),required)
 
 .PHONY: unit
-unit: deps nextest ## Run all tests
-	$(CARGO) nextest run --locked --workspace
+unit: deps nextest ## Run all tests; none may be skipped in CI or as root
+	CARGO="$(CARGO)" tools/unit.sh $(REQUIRED)
 
 .PHONY: quick
 quick: nextest ## Run the fast tests: no root, no packages, every crate but the program's own suites

@@ -320,7 +320,7 @@ async fn silent_and_broken_connections_are_no_obstacle() {
 struct SmallDisk(PathBuf, Option<tempfile::TempDir>);
 
 impl SmallDisk {
-    /// `None`, with the reason on standard error, where it cannot be made.
+    /// `None` where it cannot be made, and the test is skipped.
     fn mount(size: &str) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let options = format!("size={size}");
@@ -331,7 +331,7 @@ impl SmallDisk {
         match output {
             Ok(output) if output.status.success() => Some(Self(dir.path().to_owned(), Some(dir))),
             other => {
-                eprintln!("skipped: a tmpfs cannot be mounted here: {other:?}");
+                pointsman_testkit::skip::skip(&format!("a tmpfs cannot be mounted here: {other:?}"));
                 None
             }
         }

@@ -32,8 +32,7 @@ pub struct Lab {
 /// Runs a test on a node of its own.
 pub fn on_a_node(test: impl AsyncFnOnce(&mut Lab) + Send) {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: a node needs root");
-        return;
+        return pointsman_testkit::skip::skip("a node needs root");
     }
     let namespace = Netns::anonymous().expect("root can make namespaces");
     let mut network = namespace.network().unwrap();

@@ -1,5 +1,4 @@
-//! The node agent with real processes, in a network namespace of its own: needs root, and says so where it
-//! has to skip.
+//! The node agent with real processes, in a network namespace of its own: needs root.
 
 mod lab;
 mod logs;

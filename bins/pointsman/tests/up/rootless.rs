@@ -23,12 +23,18 @@ struct Nobody {
 impl Nobody {
     fn new() -> Self {
         let home = tempfile::tempdir().unwrap();
+        // The tree that it was built in may be closed to others.
+        std::fs::copy(PROGRAM, home.path().join("program")).unwrap();
         std::os::unix::fs::chown(home.path(), Some(USER), Some(USER)).unwrap();
         Self {
             home,
             name: format!("u{}", std::process::id()),
             up: None,
         }
+    }
+
+    fn program(&self) -> String {
+        self.home.path().join("program").display().to_string()
     }
 
     fn command(&self, program: &str) -> Command {
@@ -46,14 +52,14 @@ impl Nobody {
     /// Why this machine cannot run the test.
     fn unable(&self) -> Option<String> {
         let mut tried = self.command("unshare");
-        let tried = tried.args(["--user", "--map-root-user", "--net", PROGRAM, "--version"]);
+        let tried = tried.args(["--user", "--map-root-user", "--net", &self.program(), "--version"]);
         let output = tried.output().ok()?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         (!output.status.success()).then(|| format!("nobody cannot make a user namespace: {said}"))
     }
 
     fn pointsman(&self, command: &str, arguments: &[&str]) -> Output {
-        let mut all = self.command(PROGRAM);
+        let mut all = self.command(&self.program());
         all.args([command, "--name", &self.name]).args(arguments);
         all.output().unwrap()
     }
@@ -69,7 +75,7 @@ impl Nobody {
     }
 
     fn start(&mut self) -> Value {
-        let mut up = self.command(PROGRAM);
+        let mut up = self.command(&self.program());
         up.args([
             "up",
             "--output=json",
@@ -151,8 +157,7 @@ fn a_user_runs_a_cluster_in_a_user_namespace_and_nothing_is_left_of_it() {
     require_netns!();
     let mut nobody = Nobody::new();
     if let Some(reason) = nobody.unable() {
-        eprintln!("skipped: {reason}");
-        return;
+        return pointsman_testkit::skip::skip(&reason);
     }
     let rules = host_rules();
     let facts = nobody.start();
@@ -163,11 +168,12 @@ fn a_user_runs_a_cluster_in_a_user_namespace_and_nothing_is_left_of_it() {
     nobody.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"], "");
     let address = nobody.kubectl(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"], "");
     let target = format!("--target={address}:80");
+    let program = nobody.program();
     for node in ["n1", "n2"] {
         let load = [
             node,
             "--",
-            PROGRAM,
+            &program,
             "load",
             &target,
             "--rate=20",
@@ -220,11 +226,13 @@ fn a_kernel_that_refuses_user_namespaces_is_told_with_the_setting_that_helps() {
     require_netns!();
     let nobody = Nobody::new();
     if let Some(reason) = nobody.unable() {
-        eprintln!("skipped: {reason}");
-        return;
+        return pointsman_testkit::skip::skip(&reason);
     }
     // The limit of a user namespace holds for those made in it, so that the machine's own can stay.
-    let script = format!("echo 0 > /proc/sys/user/max_user_namespaces && exec {PROGRAM} up");
+    let script = format!(
+        "echo 0 > /proc/sys/user/max_user_namespaces && exec {} up",
+        nobody.program()
+    );
     let mut tried = nobody.command("unshare");
     let output = tried
         .args(["--user", "--map-user=1000", "--map-group=1000", "--keep-caps"])

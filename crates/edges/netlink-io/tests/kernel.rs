@@ -13,14 +13,14 @@ use pointsman_netlink::nft::{
     Rule, Set, Table, Transaction, UserData, Value, Verdict,
 };
 use pointsman_netlink_io::{Buffers, Client, CommitError, Conntrack, RequestError};
+use pointsman_testkit::skip::skip;
 
 const TABLE: Name = Name::fixed("pointsman-test");
 
 fn in_namespace(test: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(|| {
         if let Err(error) = unshare_network() {
-            eprintln!("skipped: a network namespace cannot be made here: {error}");
-            return;
+            return skip(&format!("a network namespace cannot be made here: {error}"));
         }
         test();
     });
@@ -471,8 +471,7 @@ fn udp_flows_are_listed_with_both_directions_and_deleted_one_by_one() {
             .args(["link", "set", "lo", "up"])
             .status();
         if !up.is_ok_and(|status| status.success()) {
-            eprintln!("skipped: no ip program to bring the loopback interface up");
-            return;
+            return skip("no ip program to bring the loopback interface up");
         }
         // A rule that looks at connections makes the kernel track them.
         let mut client = client();

@@ -5,7 +5,8 @@
 //! - [`etcd`] gives a test an etcd of its own;
 //! - [`history`] makes random pasts;
 //! - [`lab`] sends the packets of the cases through a real kernel;
-//! - [`netns`] makes network namespaces for tests with a real kernel.
+//! - [`netns`] makes network namespaces for tests with a real kernel;
+//! - [`skip`] is what a test that cannot run here does.
 
 pub mod cases;
 pub mod cluster;
@@ -13,3 +14,4 @@ pub mod etcd;
 pub mod history;
 pub mod lab;
 pub mod netns;
+pub mod skip;

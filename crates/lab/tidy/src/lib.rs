@@ -10,6 +10,7 @@ mod kinds;
 mod layers;
 mod manifest;
 mod references;
+mod skips;
 mod tokens;
 mod tree;
 mod words;
@@ -56,4 +57,9 @@ pub const CHECKS: &[Check] = &[
     ("documentation says more than the name", docs::no_noise),
     ("messages use words of the field", words::are_plain),
     ("documents name what exists", references::exist),
+    ("tests are skipped in one way", skips::go_through_the_testkit),
+    (
+        "a test that is not run says what it needs",
+        skips::name_what_is_needed,
+    ),
 ];
