@@ -26,6 +26,11 @@ pub struct Flags {
     /// Who may see the page: lines of `token:SECRET` or `user:NAME:SECRET`.
     #[arg(long, value_name = "FILE")]
     pub login_file: Option<PathBuf>,
+    /// A name, besides those of the loopback, under which the page is served without a login, such as that of a
+    /// proxy in front of it. Requests for other hosts are refused, since a browser would make them for any site
+    /// that lets its name point here. Repeatable.
+    #[arg(long = "allowed-host", value_name = "NAME", conflicts_with = "login_file")]
+    pub hosts: Vec<String>,
     /// Where cluster-days are kept; without it they end with the process.
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
@@ -81,6 +86,7 @@ fn config(mut flags: Flags) -> anyhow::Result<Config> {
         listen: flags.listen,
         gate_listen: flags.gate_listen,
         login_file: flags.login_file,
+        hosts: flags.hosts,
         data_dir: flags.data_dir,
         programmers: flags.programmers,
         relays: flags.relays,

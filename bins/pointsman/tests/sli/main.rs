@@ -6,4 +6,5 @@ mod killed;
 mod measured;
 mod page;
 mod programmer;
+mod services;
 mod site;

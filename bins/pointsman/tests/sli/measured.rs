@@ -1,14 +1,12 @@
 //! Is what programmers count what the collector tells, also across restarts?
 
-use std::time::{Duration, Instant};
-
 use pointsman_collector::start;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
 use crate::programmer::Programmer;
-use crate::site::Site;
+use crate::site::{Site, get_as};
 use pointsman_harness::SOON;
 
 /// Metrics of a proxy that has so many samples of 7 ms.
@@ -21,15 +19,7 @@ fn samples(count: u64) -> String {
 }
 
 async fn state_becomes(site: &Site, what: &str, is: impl Fn(&Value) -> bool) -> Value {
-    let deadline = Instant::now() + SOON;
-    loop {
-        let state = site.json("/api/v1/state").await;
-        if is(&state) {
-            return state;
-        }
-        assert!(Instant::now() < deadline, "{what}: {state:#}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    site.until(what, |state| is(state).then(|| state.clone())).await
 }
 
 #[tokio::test]
@@ -145,4 +135,66 @@ async fn strangers_need_a_login_where_the_page_is_not_on_loopback() {
         ..site.config.clone()
     };
     assert!(start(open).await.is_err(), "nobody could be kept out");
+}
+
+#[tokio::test]
+async fn a_site_that_lets_its_name_point_at_the_loopback_is_not_answered() {
+    let site = Site::start(&[], |config| config.hosts = vec!["page.example.org".into()]).await;
+    let (port, address) = (site.address().port(), site.address());
+    for path in [
+        "/",
+        "/metrics",
+        "/api/v1/state",
+        "/api/v1/events",
+        "/gate/v1/pods/a/b",
+    ] {
+        let (code, body) = get_as(address, "attacker.example", path).await.unwrap();
+        assert_eq!(code, 403, "{path}: {body}");
+    }
+    for host in ["localhost", "127.0.0.1", "page.example.org"] {
+        let (code, body) = get_as(address, &format!("{host}:{port}"), "/api/v1/state")
+            .await
+            .unwrap();
+        assert_eq!(code, 200, "{host}: {body}");
+    }
+}
+
+#[tokio::test]
+async fn an_outage_is_in_the_figures_while_it_lasts() {
+    let (one, two) = (Programmer::start("n1").await, Programmer::start("n2").await);
+    let site = Site::start(&[&one, &two], |_| {}).await;
+    site.metric_becomes("pointsman_sli_programmers{state=\"live\"}", 2.0)
+        .await;
+    let (version, _) = site.endpoint("a").await;
+    one.commit(version);
+    let grown = |least: f64| {
+        move |state: &Value| {
+            let p99 = state["sli"]["exact"]["p99"]["highSeconds"].as_f64()?;
+            (p99 > least).then(|| (p99, state.clone()))
+        }
+    };
+    let (first, state) = site.until("the change counts before it ends", grown(0.5)).await;
+    assert_eq!(state["sli"]["exact"]["unfinished"], 1, "{state:#}");
+    assert_eq!(state["sli"]["exact"]["verdict"], "missed", "{state:#}");
+    site.until("and grows", grown(first + 0.5)).await;
+    // Headline, counters, rows and metrics say the same.
+    assert_eq!(state["summary"]["level"], "behind");
+    assert_eq!(state["programmers"]["behind"], 1);
+    let n2 = state["programmers"]["list"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|it| it["name"] == "n2");
+    assert_eq!(n2.unwrap()["behind"], true, "{state:#}");
+    assert!(
+        state["changes"][0]["openSeconds"].as_f64() > Some(0.5),
+        "{state:#}"
+    );
+    site.metric_becomes("pointsman_sli_programmers_lagging", 1.0).await;
+    site.metric_becomes("pointsman_sli_changes_open", 1.0).await;
+    two.commit(version);
+    let calm = |state: &Value| (state["summary"]["level"] == "ok").then(|| state.clone());
+    let state = site.until("all have it", calm).await;
+    assert_eq!(state["programmers"]["behind"], 0);
+    assert_eq!(state["sli"]["exact"]["unfinished"], 0);
 }

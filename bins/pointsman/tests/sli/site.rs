@@ -98,6 +98,19 @@ impl Site {
         serde_json::from_str(&body).unwrap()
     }
 
+    /// Waits until the state shows something.
+    pub async fn until<T>(&self, what: &str, find: impl Fn(&Value) -> Option<T>) -> T {
+        let deadline = Instant::now() + SOON;
+        loop {
+            let state = self.json("/api/v1/state").await;
+            if let Some(found) = find(&state) {
+                return found;
+            }
+            assert!(Instant::now() < deadline, "{what}: {state:#}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// The value of a series.
     pub async fn metric(&self, series: &str) -> f64 {
         let (_, text) = self.get("/metrics").await;
@@ -119,7 +132,16 @@ impl Site {
 
 /// What a path at an address answers: code and body.
 pub async fn get(address: SocketAddr, path: &str) -> std::io::Result<(u16, String)> {
-    let request = format!("GET {path} HTTP/1.0\r\n\r\n");
+    ask(address, &format!("GET {path} HTTP/1.0\r\n\r\n")).await
+}
+
+/// The same for a client that looks for this host.
+pub async fn get_as(address: SocketAddr, host: &str, path: &str) -> std::io::Result<(u16, String)> {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    ask(address, &request).await
+}
+
+async fn ask(address: SocketAddr, request: &str) -> std::io::Result<(u16, String)> {
     let mut stream = TcpStream::connect(address).await?;
     stream.write_all(request.as_bytes()).await?;
     let mut answer = String::new();

@@ -32,6 +32,7 @@ pub mod taint;
 pub mod template;
 pub mod value;
 pub mod workload;
+pub mod write_time;
 
 pub use condition::{Condition, ConditionStatus};
 pub use config_map::ConfigMap;
@@ -45,3 +46,4 @@ pub use pod::Pod;
 pub use read::nullable;
 pub use service::Service;
 pub use workload::{DaemonSet, Deployment, ReplicaSet};
+pub use write_time::WriteTimes;

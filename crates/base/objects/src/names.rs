@@ -18,7 +18,8 @@ pub const TOPOLOGY_HINTS_ANNOTATION: &str = "service.kubernetes.io/topology-awar
 pub const TOPOLOGY_MODE_ANNOTATION: &str = "service.kubernetes.io/topology-mode";
 
 /// On pods: the microsecond time of the last readiness change, set by Pointsman's node agent in the
-/// same write as the Ready condition (whose own time has whole seconds).
+/// same write as the Ready condition (whose own time has whole seconds). On Services: when Pointsman's API
+/// server wrote this version; in the event of a removal, when it removed the Service.
 pub const CHANGE_TIME_ANNOTATION: &str = "pointsman.io/last-change-time";
 /// On pods: how much the owner would miss this pod, compared to its siblings.
 pub const DELETION_COST_ANNOTATION: &str = "controller.kubernetes.io/pod-deletion-cost";

@@ -5,12 +5,16 @@
 //! - [`pool`], [`source`], [`window`] and [`measure`] make the SLI of the seed out of readings of all
 //!   programmers' counters; [`slo`] judges cluster-days;
 //! - [`fold`] folds the watermarks of all programmers: on how many is each change, who is behind;
+//! - [`judgement`] says of all that what is true now, in one value for everybody who shows it;
+//! - [`dated`] says when a change began, and how well that is known;
 //! - [`endpoints`] and [`gate`] decide when a pod under deletion may be stopped;
 //! - [`skew`] measures how far clocks are apart.
 
+pub mod dated;
 pub mod endpoints;
 pub mod fold;
 pub mod gate;
+pub mod judgement;
 pub mod measure;
 pub mod pool;
 pub mod skew;

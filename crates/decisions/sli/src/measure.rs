@@ -44,11 +44,22 @@ pub struct Programmer {
     pub left: Option<Moment>,
 }
 
+/// Changes that have not arrived: samples that grow until they do.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Unfinished {
+    /// One for each programmer that lacks a change.
+    pub pooled: Pool,
+    /// One for each change that most programmers lack.
+    pub exact: Pool,
+}
+
 /// The SLI at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sli {
-    /// Samples in the window.
+    /// Samples in the window, and those that are unfinished.
     pub samples: u64,
+    /// How many of them are unfinished.
+    pub unfinished: u64,
     /// Half of them do not exceed this.
     pub p50: Option<Estimate>,
     /// 90 % of them do not exceed this.
@@ -132,7 +143,7 @@ impl Measure {
     }
 
     /// Time passes; returns a day that is over.
-    pub fn tick(&mut self, now: Moment) -> Option<Day> {
+    pub fn tick(&mut self, now: Moment, unfinished: &Unfinished) -> Option<Day> {
         self.programmers
             .retain(|_, programmer| programmer.left.is_none_or(|left| now.since(left) <= MEMORY));
         let finished = (day_of(now) != self.day.number).then(|| {
@@ -156,14 +167,15 @@ impl Measure {
         self.day.objective_micros = self.fixed_objective.unwrap_or(micros(objective).unsigned_abs());
         if now >= self.next_evaluation || self.next_evaluation.since(now) > EVALUATE {
             self.next_evaluation = now.after(EVALUATE);
-            let value = self.window.samples(now).quantile(0.99);
-            self.day.evaluate(value);
+            let mut samples = self.window.samples(now);
+            samples.merge(&unfinished.pooled);
+            self.day.evaluate(samples.quantile(0.99));
         }
         finished
     }
 
     /// The SLI as the seed defines it: all samples of all programmers in one pool.
-    pub fn pooled(&self, now: Moment) -> Sli {
+    pub fn pooled(&self, now: Moment, unfinished: &Unfinished) -> Sli {
         let (covered, expected) = self.window.coverage(now);
         let pending = self
             .programmers
@@ -174,15 +186,15 @@ impl Measure {
                 (age <= GRACE).then_some(age.as_secs_f64())
             });
         let coverage = share(covered + pending.sum::<f64>(), expected);
-        sli(&self.window.samples(now), coverage)
+        sli(self.window.samples(now), &unfinished.pooled, coverage)
     }
 
     /// The exact form: for each change, the time until 99 % of the programmers had it. Its coverage is
     /// the share of programmers that tell watermarks.
-    pub fn exact(&self, now: Moment, telling: usize) -> Sli {
+    pub fn exact(&self, now: Moment, telling: usize, unfinished: &Unfinished) -> Sli {
         let present = self.programmers.values().filter(|it| it.left.is_none()).count();
         let coverage = share(telling as f64, present as f64);
-        sli(&self.exact.samples(now), coverage)
+        sli(self.exact.samples(now), &unfinished.exact, coverage)
     }
 
     /// The day so far.
@@ -196,9 +208,11 @@ impl Measure {
     }
 }
 
-fn sli(samples: &Pool, coverage: f64) -> Sli {
+fn sli(mut samples: Pool, unfinished: &Pool, coverage: f64) -> Sli {
+    samples.merge(unfinished);
     Sli {
         samples: samples.count(),
+        unfinished: unfinished.count(),
         p50: samples.quantile(0.5),
         p90: samples.quantile(0.9),
         p99: samples.quantile(0.99),

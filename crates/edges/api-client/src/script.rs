@@ -134,5 +134,6 @@ pub(crate) fn gone(name: &str, version: Option<&str>) -> Event<Thing> {
     Event::Deleted {
         key: ObjectKey::new("ns", name),
         resource_version: version.map(Into::into),
+        removed: None,
     }
 }

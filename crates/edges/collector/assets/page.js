@@ -48,17 +48,13 @@ function summary(state) {
 
 function cards(state) {
   const { sli, programmers, gates } = state;
-  const verdict = (value) => {
-    if (!value || value.highSeconds === null) return value ? "missed" : null;
-    return value.highSeconds <= sli.objectiveSeconds ? "met" : "missed";
-  };
   for (const name of ["pooled", "exact"]) {
     say(name, estimate(sli[name].p99));
-    const judged = verdict(sli[name].p99);
-    if (judged) $(name).dataset.verdict = judged; else delete $(name).dataset.verdict;
+    $(name).dataset.verdict = sli[name].verdict;
   }
-  say("pooled-note", `p99 of ${plural(sli.pooled.samples, "sample", "samples")}, objective ${span(sli.objectiveSeconds)}`);
-  say("exact-note", `p99 of ${plural(sli.exact.samples, "change", "changes")}, median ${estimate(sli.exact.p50)}`);
+  const pending = ({ unfinished }) => unfinished ? ` (${unfinished} unfinished)` : "";
+  say("pooled-note", `p99 of ${plural(sli.pooled.samples, "sample", "samples")}${pending(sli.pooled)}, objective ${span(sli.objectiveSeconds)}`);
+  say("exact-note", `p99 of ${plural(sli.exact.samples, "change", "changes")}${pending(sli.exact)}, median ${estimate(sli.exact.p50)}`);
   const { live, silent: mute, stalled, unreachable, plain } = programmers;
   say("coverage", `${live} of ${live + mute + stalled + unreachable + plain}`);
   const states = [[mute, "silent"], [stalled, "stalled"], [unreachable, "unreachable"]].filter(([count]) => count);
@@ -96,13 +92,13 @@ function lagging(state) {
     make("span", { class: "stage", text: lag.stage }),
     make("strong", { text: lag.name }), ` ${lag.reason}`,
     lag.problem ? make("span", { class: "small", text: ` (${lag.problem})` }) : ""));
-  if (!list.length) list.push(make("li", { class: "good", text: "None: what is known is in every kernel." }));
+  if (!list.length) list.push(make("li", { class: "good", text: { ok: "None: what is known is in every kernel.", unknown: "Nothing is known yet." }[state.summary.level] ?? "None lacks a change for longer than 250 ms." }));
   $("lagging").replaceChildren(...list);
 }
 
-/** The shared scale: so long that nine in ten finished changes fit; longer ones run off its end. */
+/** The shared scale: so long that nine in ten changes fit; longer ones run off its end. */
 function scale(changes) {
-  const ends = changes.map((change) => change.allAfterSeconds ?? change.writtenAfterSeconds).sort((a, b) => a - b);
+  const ends = changes.map((change) => change.allAfterSeconds ?? change.openSeconds).sort((a, b) => a - b);
   const most = ends[Math.floor(ends.length * 0.9)] || 0.01;
   return Math.max(most * 1.15, 0.005);
 }
@@ -113,12 +109,16 @@ function bar(change, most) {
     ? make("i", { class: kind, style: { left: at(from), width: `calc(${at(to)} - ${at(from)})` } }) : "";
   const api = change.apiAfterSeconds ?? 0;
   const nodes = change.nodes.map((node) => make("b", { title: `${node.name}: ${span(node.afterSeconds)}`, style: { left: at(node.afterSeconds) } }));
-  const last = change.allAfterSeconds ?? change.writtenAfterSeconds;
+  // What is not everywhere lasts until now.
+  const last = change.allAfterSeconds ?? change.openSeconds;
   return make("div", { class: "bar", "aria-hidden": "true" },
     part("api", 0, api), part("slice", api, change.writtenAfterSeconds),
-    change.allAfterSeconds === null ? "" : make("span", { class: "on", style: { left: at(change.writtenAfterSeconds), width: `calc(${at(last)} - ${at(change.writtenAfterSeconds)})` } }),
+    make("span", { class: "on", "data-open": change.allAfterSeconds === null, style: { left: at(change.writtenAfterSeconds), width: `calc(${at(last)} - ${at(change.writtenAfterSeconds)})` } }),
     ...nodes);
 }
+
+/** How well the beginning of a change is known, where that is not exactly. */
+const DATED = { second: "its beginning is known to the second", watch: "counted from when it was seen" };
 
 function waterfall(state) {
   const changes = state.changes.slice(0, 25);
@@ -129,10 +129,11 @@ function waterfall(state) {
     const behind = open && change.behind.length ? `waits for ${change.behind.join(", ")}` : "";
     return make("tr", { "data-open": open, "data-id": change.id },
       make("th", { scope: "row", text: change.service }),
-      make("td", {}, change.kind, change.pod ? make("div", { class: "small", text: change.pod }) : ""),
+      make("td", {}, change.kind, change.pod ? make("div", { class: "small", text: change.pod }) : "",
+        DATED[change.dated] ? make("div", { class: "small", text: DATED[change.dated] }) : ""),
       make("td", {}, bar(change, most)),
       make("td", {}, `${change.reached} of ${change.of}`, behind ? make("div", { class: "small bad", text: behind }) : ""),
-      make("td", { class: "number" }, open ? "not yet" : span(change.allAfterSeconds),
+      make("td", { class: "number" }, open ? `not yet, ${span(change.openSeconds)}` : span(change.allAfterSeconds),
         change.halfAfterSeconds === null ? "" : make("div", { class: "small", text: `half ${span(change.halfAfterSeconds)}` })));
   });
   if (!rows.length) rows.push(make("tr", {}, make("td", { colspan: "5", text: "No change has been seen yet." })));
@@ -155,7 +156,7 @@ function services(state) {
 function nodes(state) {
   const rows = state.programmers.list.map((node) => make("tr", { "data-node": node.name },
     make("th", { scope: "row", text: node.name }),
-    make("td", {}, make("span", { class: node.state === "live" ? "good" : "bad", text: node.state }),
+    make("td", {}, make("span", { class: node.behind || node.state !== "live" ? "bad" : "good", text: node.behind && node.state === "live" ? "behind" : node.state }),
       node.problem ? make("div", { class: "small", text: node.problem }) : "",
       node.faults ? make("div", { class: "small bad", text: `${plural(node.faults, "fault", "faults")}, last: ${node.lastFault}` }) : ""),
     make("td", { class: "number", text: node.watermark.endpointSlices }),

@@ -17,6 +17,8 @@ pub struct Config {
     pub gate_listen: Option<SocketAddr>,
     /// Who may see the page; needed unless `listen` is a loopback address.
     pub login_file: Option<PathBuf>,
+    /// Names, besides those of the loopback, under which a page without a login is served.
+    pub hosts: Vec<String>,
     /// Where cluster-days are kept; without it they end with the process.
     pub data_dir: Option<PathBuf>,
     /// Programmers that are known by name and URL.
@@ -43,6 +45,7 @@ impl Config {
             listen: SocketAddr::from(([127, 0, 0, 1], 10270)),
             gate_listen: None,
             login_file: None,
+            hosts: Vec::new(),
             data_dir: None,
             programmers: Vec::new(),
             relays: Vec::new(),

@@ -4,14 +4,14 @@
 //! anew and compares. `POINTSMAN_WRITE=1 cargo nextest run -p pointsman-collector monitoring` writes them.
 
 use pointsman_model::Moment;
-use pointsman_sli::measure::{Measure, Sli};
+use pointsman_sli::measure::{Measure, Sli, Unfinished};
 use pointsman_telemetry::{Definition, Kind, Registry, Unit};
 use serde_json::{Value, json};
 
 use crate::metrics::Metrics;
 
 /// The SLI as perf-dash reads it: one item for each form, in milliseconds.
-pub(crate) fn perf_dash(measure: &Measure, now: Moment) -> String {
+pub(crate) fn perf_dash(measure: &Measure, unfinished: &Unfinished, now: Moment) -> String {
     let item = |name: &str, sli: &Sli| {
         let millis = |estimate: Option<pointsman_sli::pool::Estimate>| {
             estimate
@@ -24,8 +24,8 @@ pub(crate) fn perf_dash(measure: &Measure, now: Moment) -> String {
             "labels": { "Metric": name },
         })
     };
-    let pooled = measure.pooled(now);
-    let exact = measure.exact(now, 0);
+    let pooled = measure.pooled(now, unfinished);
+    let exact = measure.exact(now, 0, unfinished);
     let document = json!({
         "version": "v1",
         "dataItems": [
@@ -55,7 +55,7 @@ pub fn recording_rules() -> String {
             "NetworkProgrammingSlow",
             "pointsman_sli_network_programming_seconds{form=\"pooled\",quantile=\"0.99\"} > on () group_left () pointsman_sli_objective_seconds",
             "15m",
-            "99 % of changes take longer to reach the kernels than promised.",
+            "More than 1 % of the samples of the last five minutes exceed the objective, for 15 minutes now.",
         ),
         (
             "NetworkProgrammerSilent",
@@ -68,19 +68,19 @@ pub fn recording_rules() -> String {
             "NetworkProgrammersLagging",
             "pointsman_sli_programmers_lagging > 0",
             "5m",
-            "Nodes have lacked a change for five minutes.",
+            "At every moment of the last five minutes a node lacked a change for more than 250 ms, or said nothing.",
         ),
         (
             "NetworkProgrammingUnmeasured",
             "pointsman_sli_coverage_ratio{form=\"pooled\"} < 0.9",
             "15m",
-            "Less than 90 % of the programmers are measured.",
+            "Samples cover less than 90 % of the time of all programmers: what is reported may miss the slow ones.",
         ),
         (
             "ShutdownGateTimesOut",
             "increase(pointsman_gate_opened_total{outcome=\"bound\"}[15m]) > 0",
             "0m",
-            "Pods were stopped although nodes could still send connections to them.",
+            "A pod was stopped because its wait at the gate was over: nodes may still have sent connections to it.",
         ),
     ];
     for (name, expr, wait, summary) in alerts {
@@ -178,6 +178,22 @@ mod tests {
     }
 
     #[test]
+    fn an_alert_says_what_its_expression_means() {
+        let summary = |alert: &str| {
+            let rules = recording_rules();
+            let at = rules.find(&format!("alert: {alert}\n")).unwrap();
+            let rest = rules[at..].split_once("summary: ").unwrap().1;
+            rest.lines().next().unwrap().to_owned()
+        };
+        // A 99th percentile above X is exceeded by one sample in a hundred, not by 99.
+        let slow = summary("NetworkProgrammingSlow");
+        assert!(slow.starts_with("More than 1 % of the samples"), "{slow}");
+        // Different nodes may take turns in lagging.
+        let lagging = summary("NetworkProgrammersLagging");
+        assert!(lagging.starts_with("At every moment"), "{lagging}");
+    }
+
+    #[test]
     fn perf_dash_gets_milliseconds() {
         let mut measure = Measure::new(None, Moment(0));
         let mut reading = Reading {
@@ -194,7 +210,8 @@ mod tests {
             4,
         );
         measure.read("n1", reading, 0);
-        let document: Value = serde_json::from_str(&perf_dash(&measure, Moment(0))).unwrap();
+        let document: Value =
+            serde_json::from_str(&perf_dash(&measure, &Unfinished::default(), Moment(0))).unwrap();
         assert_eq!(document["dataItems"][0]["data"]["Perc99"], 3.0);
         assert_eq!(document["dataItems"][0]["unit"], "ms");
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use pointsman_model::Moment;
 use pointsman_objects::node::AddressKind;
-use pointsman_objects::{ConfigNode, EndpointSlice, Node, Pod, Service, config_node};
+use pointsman_objects::{ConfigNode, EndpointSlice, Node, Pod, Service, WriteTimes, config_node};
 use pointsman_sli::endpoints::{EndpointFacts, SliceFacts};
 use serde::{Deserialize, Deserializer, de};
 use serde_json::value::RawValue;
@@ -38,6 +38,7 @@ pub(crate) fn slice(slice: &EndpointSlice, revision: u64) -> Option<SliceFacts> 
 #[derive(Debug)]
 pub(crate) struct Described {
     service: Service,
+    times: WriteTimes,
     spec_hash: u64,
 }
 
@@ -47,6 +48,8 @@ impl<'de> Deserialize<'de> for Described {
         struct Spec<'a> {
             #[serde(borrow, default)]
             spec: Option<&'a RawValue>,
+            #[serde(default)]
+            metadata: WriteTimes,
         }
         let raw = Box::<RawValue>::deserialize(deserializer)?;
         let described: Spec<'_> = serde_json::from_str(raw.get()).map_err(de::Error::custom)?;
@@ -54,6 +57,7 @@ impl<'de> Deserialize<'de> for Described {
         described.spec.map(RawValue::get).hash(&mut hasher);
         Ok(Self {
             service: serde_json::from_str(raw.get()).map_err(de::Error::custom)?,
+            times: described.metadata,
             spec_hash: hasher.finish(),
         })
     }
@@ -64,7 +68,8 @@ impl<'de> Deserialize<'de> for Described {
 pub(crate) struct ServiceInfo {
     pub kind: Arc<str>,
     pub cluster_ip: Box<str>,
-    pub created: Option<Moment>,
+    /// When this version was written, as far as the API server wrote that down.
+    pub written: Option<Moment>,
     pub spec_hash: u64,
     /// Whether programmers do anything for it.
     pub programmed: bool,
@@ -72,10 +77,14 @@ pub(crate) struct ServiceInfo {
 
 impl From<Described> for ServiceInfo {
     fn from(described: Described) -> Self {
-        let Described { service, spec_hash } = described;
+        let Described {
+            service,
+            times,
+            spec_hash,
+        } = described;
         Self {
             programmed: service.is_programmed(),
-            created: service.metadata.created,
+            written: times.written(),
             kind: service.kind.unwrap_or_else(|| "ClusterIP".into()),
             cluster_ip: service.cluster_ip,
             spec_hash,

@@ -11,6 +11,7 @@ pub mod export;
 mod facts;
 mod follow;
 mod gates;
+mod hosts;
 mod metrics;
 mod owner;
 mod page;

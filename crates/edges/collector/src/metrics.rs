@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use pointsman_protocol::gate::Outcome;
+use pointsman_sli::fold::NewChange;
 use pointsman_telemetry::{Counter, Definition, Family, FineHistogram, Gauge, Registry, Unit};
 
 use crate::gates::Past;
@@ -55,7 +56,9 @@ pub(crate) struct StreamMetrics {
 #[derive(Clone, Debug)]
 pub(crate) struct SliMetrics {
     /// Changes by kind.
-    pub changes: Family<Counter>,
+    changes: Family<Counter>,
+    /// Changes that are not everywhere.
+    pub open: Gauge,
     /// Changes that became too old before they were everywhere.
     pub evicted: Gauge,
     reached: Family<FineHistogram>,
@@ -80,7 +83,8 @@ impl GateMetrics {
         let opened = count(
             "pointsman_gate_opened_total",
             "Shutdown gates that opened, by what was asked for (form: pod, service) and outcome. `everywhere` is the \
-             good one; `bound` means that a node was behind for so long that the pod was stopped all the same.",
+             good one; `bound` means that a node was behind, or no slice written, for so long that the pod was \
+             stopped all the same.",
         );
         let wait = seconds(
             "pointsman_gate_wait_seconds",
@@ -159,7 +163,13 @@ impl SliMetrics {
     fn new(registry: &Registry) -> Self {
         let changes = count(
             "pointsman_sli_changes_total",
-            "Changes of Services and EndpointSlices seen, by kind.",
+            "Changes of Services and EndpointSlices that reached 99 % of the kernels, by kind and by how well their \
+             beginning is known (dated): exact to the microsecond, by the second, or only by the collector's \
+             watch, which makes them look shorter than they were.",
+        );
+        let open = count(
+            "pointsman_sli_changes_open",
+            "Changes of Services and EndpointSlices that are not in every kernel yet.",
         );
         let evicted = count(
             "pointsman_sli_changes_evicted",
@@ -171,8 +181,9 @@ impl SliMetrics {
         );
         let latency = seconds(
             "pointsman_sli_network_programming_seconds",
-            "The SLI over the last five minutes, as an upper bound: `pooled` is the 99th percentile of all \
-             programmers' samples, `exact` the time until 99 % of programmers have a change. NaN without samples.",
+            "The SLI over the last five minutes by quantile, as an upper bound: `pooled` over all programmers' samples, \
+             `exact` over the times until 99 % of programmers had each change. Changes that take longer than 250 ms \
+             count before they end, as if they ended now. NaN without samples.",
         );
         let coverage = ratio(
             "pointsman_sli_coverage_ratio",
@@ -180,7 +191,7 @@ impl SliMetrics {
         );
         let samples = count(
             "pointsman_sli_window_samples",
-            "Samples in the last five minutes.",
+            "Samples in the last five minutes, unfinished ones included.",
         );
         let objective = seconds(
             "pointsman_sli_objective_seconds",
@@ -199,7 +210,8 @@ impl SliMetrics {
             "1 for the verdict that holds for today so far, 0 for the others.",
         );
         Self {
-            changes: registry.counters(changes.labels(&["kind"])),
+            changes: registry.counters(changes.labels(&["kind", "dated"])),
+            open: registry.gauge(open),
             evicted: registry.gauge(evicted),
             reached: registry.fine_histograms(reached.labels(&["share"])),
             latency: registry.gauges(latency.labels(&["form", "quantile"])),
@@ -210,6 +222,14 @@ impl SliMetrics {
             day_coverage: registry.gauge(day_coverage),
             day_verdict: registry.gauges(day_verdict.labels(&["verdict"])),
         }
+    }
+}
+
+impl SliMetrics {
+    /// A change is in most kernels.
+    pub fn change(&self, change: &NewChange) {
+        let labels = [change.kind.as_str(), change.dated.as_str()];
+        self.changes.with(&labels).inc();
     }
 }
 

@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::durable::{Found, Store};
 use crate::facts::Described;
 use crate::follow;
+use crate::hosts::Hosts;
 use crate::metrics::Metrics;
 use crate::owner::{Input, Lines, Owner, Parts};
 use crate::serve::Site;
@@ -125,6 +126,10 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
     let site = Site {
         page: page.clone(),
         registry,
+        hosts: match config.login_file {
+            Some(_) => Hosts::Any,
+            None => Hosts::Loopback(config.hosts.clone().into()),
+        },
         login,
         requests,
         gate_bound: config.gate_bound,

@@ -185,6 +185,7 @@ fn entries<T, U: From<T>>(entries: BTreeMap<String, T>) -> BTreeMap<String, U> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pointsman_sli::measure::Unfinished;
     use pointsman_sli::pool::Span;
     use proptest::prelude::*;
     use std::time::Duration;
@@ -216,7 +217,7 @@ mod tests {
                 if node == 2 {
                     measure.left("n1", at(now));
                 }
-                if let Some(day) = measure.tick(at(now)) {
+                if let Some(day) = measure.tick(at(now), &Unfinished::default()) {
                     prop_assert_eq!(Day::from_json(&day.to_json()), Some(day));
                 }
             }

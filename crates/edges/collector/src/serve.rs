@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::auth::Login;
 use crate::gates::Question;
+use crate::hosts::Hosts;
 use crate::owner::Request as Ask;
 use crate::page;
 
@@ -19,6 +20,7 @@ use crate::page;
 pub(crate) struct Site {
     pub registry: Registry,
     pub login: Login,
+    pub hosts: Hosts,
     pub requests: mpsc::Sender<Ask>,
     pub gate_bound: Duration,
     /// What the page shows, as it changes. Each open page subscribes, so that without one nothing is made.
@@ -35,6 +37,10 @@ impl Site {
         let path = request.uri().path();
         if matches!(path, "/healthz" | "/livez" | "/readyz") {
             return text(StatusCode::OK, "ok");
+        }
+        if !self.hosts.admit(&request) {
+            let why = "this page is served under the names of the loopback only; --allowed-host adds others";
+            return text(StatusCode::FORBIDDEN, why);
         }
         if !self.login.allows(request.headers()) {
             let mut response = text(StatusCode::UNAUTHORIZED, "log in first");

@@ -3,14 +3,12 @@
 //! One JSON document, made anew from the state whenever somebody looks. Lists are bounded, so its size
 //! does not follow the size of the cluster. `docs/sli.md` describes it for whoever reads it.
 
-use std::collections::BTreeSet;
-use std::time::Duration;
-
 use jiff::Timestamp;
 use pointsman_model::Moment;
 use pointsman_protocol::watermark::Resource;
 use pointsman_sli::endpoints::Requirement;
 use pointsman_sli::fold::{Change, Fold, Lag, Stage, State};
+use pointsman_sli::judgement::{Judgement, Level};
 use pointsman_sli::measure::Sli;
 use pointsman_sli::pool::Estimate;
 use pointsman_sli::skew::Offset;
@@ -27,54 +25,64 @@ const PROGRAMMERS: usize = 200;
 const SERVICES: usize = 300;
 const DAYS: usize = 30;
 const NAMED: usize = 10;
-/// A change that is not everywhere for longer makes its programmers lag.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(250);
-
 /// The whole document.
 pub(crate) fn state(owner: &Owner, now: Moment) -> Value {
-    let world = &owner.world;
-    let lags = world.fold.lagging(now, PATIENCE);
+    let judgement = owner.judge(now);
+    let behind = judgement.behind.iter().take(LAGGING);
     json!({
         "time": time(now),
-        "summary": summary(owner, &lags, now),
-        "sli": sli(owner, now),
-        "programmers": programmers(owner, now),
-        "watermarks": watermarks(&world.fold),
-        "lagging": lags.iter().take(LAGGING).map(|lag| lagging(owner, lag, now)).collect::<Vec<_>>(),
-        "changes": changes(&world.fold),
-        "services": services(owner),
+        "summary": summary(owner, &judgement, now),
+        "sli": sli(owner, &judgement, now),
+        "programmers": programmers(owner, &judgement, now),
+        "watermarks": watermarks(&owner.world.fold),
+        "lagging": behind.map(|lag| lagging(owner, lag, now)).collect::<Vec<_>>(),
+        "changes": changes(&owner.world.fold, now),
+        "services": services(owner, &judgement),
         "profile": profile(owner),
         "gates": gates_view(owner, now),
     })
 }
 
 /// One sentence: what is not everywhere yet, and why.
-fn summary(owner: &Owner, lags: &[Lag<'_>], now: Moment) -> Value {
+fn summary(owner: &Owner, judgement: &Judgement<'_>, now: Moment) -> Value {
     let fold = &owner.world.fold;
-    let waiting = owner.gates.waiting.len();
-    let (level, text) = if !owner.world.knows_enough() {
-        ("unknown", "the API server has not been reached yet".to_owned())
-    } else if !fold.is_reported_to() {
-        ("unknown", "no programmer reports a watermark".to_owned())
-    } else if let Some(worst) = lags.first() {
-        let others = match lags.len() - 1 {
-            0 => String::new(),
-            1 => " and one more node".to_owned(),
-            more => format!(" and {more} more nodes"),
-        };
-        (
-            "behind",
-            format!("{}{others}: {}", worst.name, reason(worst, now)),
-        )
-    } else if waiting > 0 {
-        ("busy", format!("{waiting} pods wait to be stopped"))
-    } else {
-        (
-            "ok",
-            format!("everything is in the kernels of all {} nodes", fold.counted()),
-        )
+    let text = match judgement.level {
+        Level::Unknown if !owner.world.knows_enough() => "the API server has not been reached yet".to_owned(),
+        Level::Unknown => "no programmer reports a watermark".to_owned(),
+        Level::Behind => {
+            let (worst, others) = judgement.behind.split_first().expect("somebody is behind");
+            let others = match others.len() {
+                0 => String::new(),
+                1 => " and one more node".to_owned(),
+                more => format!(" and {more} more nodes"),
+            };
+            format!("{}{others}: {}", worst.name, reason(worst, now))
+        }
+        Level::Busy => busy(judgement.open.len(), owner.gates.waiting.len()),
+        Level::Ok => match fold.in_state(State::Unreachable, now) {
+            0 => format!("everything is in the kernels of all {} nodes", fold.counted()),
+            gone => format!(
+                "everything is in the kernels of {} nodes; {gone} more cannot be reached",
+                fold.counted()
+            ),
+        },
     };
-    json!({ "level": level, "text": text })
+    json!({ "level": judgement.level.as_str(), "text": text })
+}
+
+fn busy(open: usize, waiting: usize) -> String {
+    let changes = match open {
+        0 => None,
+        1 => Some("one change is on its way".to_owned()),
+        many => Some(format!("{many} changes are on their way")),
+    };
+    let pods = match waiting {
+        0 => None,
+        1 => Some("one pod waits to be stopped".to_owned()),
+        many => Some(format!("{many} pods wait to be stopped")),
+    };
+    let both: Vec<String> = changes.into_iter().chain(pods).collect();
+    both.join(", ")
 }
 
 fn reason(lag: &Lag<'_>, now: Moment) -> String {
@@ -95,26 +103,25 @@ fn reason(lag: &Lag<'_>, now: Moment) -> String {
     }
 }
 
-fn sli(owner: &Owner, now: Moment) -> Value {
-    let measure = &owner.measure;
-    let day = measure.day();
-    let pooled = measure.pooled(now);
-    let exact = measure.exact(now, owner.world.fold.in_state(State::Live, now));
-    let verdict = judge(pooled.p99, pooled.coverage, day.objective());
+fn sli(owner: &Owner, judgement: &Judgement<'_>, now: Moment) -> Value {
+    let day = owner.measure.day();
+    let [pooled, exact] = owner.forms(judgement, now);
     json!({
         "objectiveSeconds": day.objective().as_secs_f64(),
-        "verdict": verdict.as_str(),
-        "pooled": sli_view(&pooled),
-        "exact": sli_view(&exact),
+        "verdict": judge(pooled.p99, pooled.coverage, day.objective()).as_str(),
+        "pooled": sli_view(&pooled, day),
+        "exact": sli_view(&exact, day),
         "day": day_view(day),
         "days": owner.days.iter().rev().take(DAYS).map(day_view).collect::<Vec<_>>(),
         "history": owner.history.iter().map(|(at, p99)| json!([time(*at), estimate(*p99)])).collect::<Vec<_>>(),
     })
 }
 
-fn sli_view(sli: &Sli) -> Value {
+fn sli_view(sli: &Sli, day: &Day) -> Value {
     json!({
+        "verdict": judge(sli.p99, sli.coverage, day.objective()).as_str(),
         "samples": sli.samples,
+        "unfinished": sli.unfinished,
         "p50": estimate(sli.p50),
         "p90": estimate(sli.p90),
         "p99": estimate(sli.p99),
@@ -151,7 +158,7 @@ pub(crate) fn estimate(estimate: Option<Estimate>) -> Value {
     })
 }
 
-fn programmers(owner: &Owner, now: Moment) -> Value {
+fn programmers(owner: &Owner, judgement: &Judgement<'_>, now: Moment) -> Value {
     let fold = &owner.world.fold;
     let plain = owner.followed.iter().filter(|(_, followed)| followed.plain);
     let plain_names: Vec<&str> = plain.map(|(name, _)| &**name).collect();
@@ -165,6 +172,7 @@ fn programmers(owner: &Owner, now: Moment) -> Value {
             json!({
                 "name": programmer.name,
                 "state": programmer.state(now).as_str(),
+                "behind": judgement.is_behind(programmer),
                 "problem": followed.and_then(|followed| followed.lost.as_deref()),
                 "watermark": { "services": committed.of(Resource::Services),
                     "endpointSlices": committed.of(Resource::Slices) },
@@ -188,6 +196,7 @@ fn programmers(owner: &Owner, now: Moment) -> Value {
         "silent": fold.in_state(State::Silent, now),
         "stalled": fold.in_state(State::Stalled, now),
         "unreachable": fold.in_state(State::Unreachable, now),
+        "behind": judgement.behind.len(),
         "plain": plain_names.len(),
         "plainNames": plain_names.iter().take(NAMED).collect::<Vec<_>>(),
         "list": list,
@@ -225,17 +234,19 @@ fn lagging(owner: &Owner, lag: &Lag<'_>, now: Moment) -> Value {
 }
 
 /// The newest changes of both collections, newest first.
-fn changes(fold: &Fold) -> Vec<Value> {
+fn changes(fold: &Fold, now: Moment) -> Vec<Value> {
     let newest = |resource| fold.changes(resource).rev().take(CHANGES);
     let mut all: Vec<&Change> = newest(Resource::Services)
         .chain(newest(Resource::Slices))
         .collect();
-    all.sort_by_key(|change| std::cmp::Reverse(change.what.written));
+    all.sort_by_key(|change| std::cmp::Reverse(change.written()));
     all.truncate(CHANGES);
-    all.into_iter().map(|change| change_view(fold, change)).collect()
+    all.into_iter()
+        .map(|change| change_view(fold, change, now))
+        .collect()
 }
 
-fn change_view(fold: &Fold, change: &Change) -> Value {
+fn change_view(fold: &Fold, change: &Change, now: Moment) -> Value {
     let what = &change.what;
     let behind = match change.all {
         None => fold.behind(what.resource, what.revision, NAMED),
@@ -254,13 +265,15 @@ fn change_view(fold: &Fold, change: &Change) -> Value {
         "pod": what.pod,
         "revision": what.revision,
         "triggered": what.triggered.map(time),
-        "api": what.api.map(time),
-        "written": time(what.written),
-        "writtenAfterSeconds": what.written.since(began).as_secs_f64(),
-        "apiAfterSeconds": what.api.map(|at| at.since(began).as_secs_f64()),
+        "dated": what.dated.as_str(),
+        "api": change.api().map(time),
+        "written": time(change.written()),
+        "writtenAfterSeconds": change.written().since(began).as_secs_f64(),
+        "apiAfterSeconds": took(change.api()),
         "halfAfterSeconds": took(change.half),
         "mostAfterSeconds": took(change.most),
         "allAfterSeconds": took(change.all),
+        "openSeconds": change.all.is_none().then(|| now.since(began).as_secs_f64()),
         "reached": change.reached,
         "of": change.of,
         "behind": behind,
@@ -268,14 +281,9 @@ fn change_view(fold: &Fold, change: &Change) -> Value {
     })
 }
 
-fn services(owner: &Owner) -> Value {
+fn services(owner: &Owner, judgement: &Judgement<'_>) -> Value {
     let world = &owner.world;
-    let open: BTreeSet<&str> = Resource::ALL
-        .iter()
-        .flat_map(|resource| world.fold.changes(*resource))
-        .filter(|change| change.all.is_none())
-        .map(|change| change.what.service.as_str())
-        .collect();
+    let open = judgement.services();
     // Those that are not everywhere come first, whatever their number.
     let first = world
         .services

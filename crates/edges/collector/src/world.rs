@@ -10,6 +10,7 @@ use pointsman_api_client::{Event, ObjectKey};
 use pointsman_model::Moment;
 use pointsman_objects::{ConfigNode, EndpointSlice, Node, Pod, config_node};
 use pointsman_protocol::watermark::Resource;
+use pointsman_sli::dated::{self, Dated};
 use pointsman_sli::endpoints::{EndpointFacts, Endpoints, Requirement};
 use pointsman_sli::fold::{Fold, Kind, Limits, NewChange, NodeState, ProgrammerId};
 
@@ -72,6 +73,7 @@ impl World {
             Event::Deleted {
                 key,
                 resource_version,
+                ..
             } => {
                 let revision = resource_version.as_deref().map_or(0, number);
                 self.slice_deleted(&key, revision, now);
@@ -137,6 +139,7 @@ impl World {
             kind,
             pod: pod.map(|pod| pod.to_string()),
             triggered,
+            dated: Dated::of(triggered),
             api,
             written: now,
         });
@@ -159,17 +162,20 @@ impl World {
                     Some(_) => return self.fold.observe(number(&resource_version)),
                 };
                 if self.services_listed && info.programmed {
-                    self.service_changed(&key, number(&resource_version), kind, info.created, now);
+                    self.service_changed(&key, number(&resource_version), kind, info.written, now);
                 }
             }
             Event::Deleted {
                 key,
                 resource_version,
+                removed,
             } => {
                 let known = self.services.remove(&key.to_string());
                 let revision = resource_version.as_deref().map_or(0, number);
-                if revision > 0 && known.is_some_and(|info| info.programmed) {
-                    self.service_changed(&key, revision, Kind::ServiceDeleted, None, now);
+                if let Some(known) = known.filter(|info| revision > 0 && info.programmed) {
+                    // A time that the version before had already is not the removal's.
+                    let removed = removed.filter(|at| known.written.is_none_or(|written| *at > written));
+                    self.service_changed(&key, revision, Kind::ServiceDeleted, removed, now);
                 }
             }
             Event::Synced(version) => {
@@ -184,12 +190,10 @@ impl World {
         key: &ObjectKey,
         revision: u64,
         kind: Kind,
-        created: Option<Moment>,
+        written: Option<Moment>,
         now: Moment,
     ) {
-        // Creation times are whole seconds: the moment we saw it is nearer to the truth.
-        let triggered =
-            created.filter(|at| kind == Kind::ServiceCreated && now.since(*at) > Duration::from_secs(1));
+        let (triggered, dated) = dated::write(written, now);
         self.fold.change(NewChange {
             resource: Resource::Services,
             revision,
@@ -197,8 +201,9 @@ impl World {
             kind,
             pod: None,
             triggered,
+            dated,
             api: None,
-            written: now,
+            written: triggered.unwrap_or(now),
         });
     }
 

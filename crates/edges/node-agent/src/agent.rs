@@ -439,28 +439,7 @@ impl Agent {
     }
 
     fn gate_answered(&mut self, uid: &Arc<str>, answer: &Waited) {
-        let waited = answer.waited.as_secs_f64();
-        let behind = if answer.behind.is_empty() {
-            String::new()
-        } else {
-            format!("; behind: {}", answer.behind.join(", "))
-        };
-        let (severity, message) = match answer.outcome {
-            WaitOutcome::Opened(Outcome::Everywhere) => (
-                Severity::Normal,
-                format!("Every node took the pod out of its rules after {waited:.3} s"),
-            ),
-            WaitOutcome::Opened(Outcome::NoEndpoints) => {
-                (Severity::Normal, "No Service sends traffic to the pod".to_owned())
-            }
-            other => {
-                let why = other.as_str();
-                let message = format!(
-                    "Stopping after {waited:.3} s without confirmation from every node ({why}){behind}"
-                );
-                (Severity::Warning, message)
-            }
-        };
+        let (severity, message) = gate_event(answer);
         self.record(uid, severity, "ShutdownGate", message);
     }
 
@@ -538,5 +517,57 @@ impl Metrics {
         }
         self.running_pods.set(pods as f64);
         self.running_containers.set(containers as f64);
+    }
+}
+
+/// What people read about a pod that waited at its gate.
+fn gate_event(answer: &Waited) -> (Severity, String) {
+    let waited = answer.waited.as_secs_f64();
+    match answer.outcome {
+        // Nodes fall back to terminating endpoints where a Service has no ready one left.
+        WaitOutcome::Opened(Outcome::Everywhere) => (
+            Severity::Normal,
+            format!(
+                "After {waited:.3} s every node knows that the pod is going away; it gets new connections only \
+                 where its Service has no ready endpoint"
+            ),
+        ),
+        WaitOutcome::Opened(Outcome::NoEndpoints) => (
+            Severity::Normal,
+            "The pod is no endpoint of a Service that nodes forward for".to_owned(),
+        ),
+        other => {
+            let behind = match answer.behind.as_slice() {
+                [] => String::new(),
+                behind => format!("; behind: {}", behind.join(", ")),
+            };
+            let why = other.as_str();
+            let message =
+                format!("Stopping after {waited:.3} s without confirmation from every node ({why}){behind}");
+            (Severity::Warning, message)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn the_event_of_an_open_gate_holds_under_terminating_fallback_too() {
+        let answer = Waited {
+            outcome: WaitOutcome::Opened(Outcome::Everywhere),
+            waited: Duration::from_millis(12),
+            behind: Vec::new(),
+        };
+        let (severity, message) = gate_event(&answer);
+        assert_eq!(severity, Severity::Normal);
+        // A pod that is the last endpoint of its Service stays in the rules of every node.
+        assert!(!message.contains("took the pod out"), "{message}");
+        assert!(
+            message.contains("only where its Service has no ready endpoint"),
+            "{message}"
+        );
     }
 }

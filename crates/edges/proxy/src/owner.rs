@@ -240,6 +240,7 @@ impl Owner {
             Event::Deleted {
                 key,
                 resource_version,
+                ..
             } => {
                 count(&self.metrics.service_changes);
                 let revision = resource_version.as_deref().and_then(Revision::parse);
@@ -287,6 +288,7 @@ impl Owner {
             Event::Deleted {
                 key,
                 resource_version,
+                ..
             } => {
                 count(&self.metrics.endpoint_changes);
                 let revision = resource_version.as_deref().and_then(Revision::parse);

@@ -161,6 +161,7 @@ async fn remember(cluster: Arc<Cluster>, notes: Notes) {
             Event::Deleted {
                 key,
                 resource_version,
+                ..
             } => {
                 slices.remove(&key);
                 (

@@ -11,6 +11,8 @@ pub const ROOT: &str = "/";
 pub const CLAIMS: &str = "/claims/";
 /// Written when a start needs an event to see that it is up to date.
 pub const STARTED: &str = "/started";
+/// The time of a Service's removal, written in the same transaction: nothing else of it is left to carry it.
+pub const REMOVED: &str = "/service-removed";
 const OBJECTS: &str = "/registry/";
 
 /// The prefix of all objects of `kind`, ending in a slash.

@@ -1,7 +1,8 @@
 //! Addresses and ports of Services.
 
 use super::SERVICES;
-use pointsman_harness::wire::message;
+use jiff::Timestamp;
+use pointsman_harness::wire::{message, version_of};
 use pointsman_harness::{Server, eventually};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -295,4 +296,61 @@ async fn allocations_survive_a_kill_without_leaks_or_doubles() {
             .expect(201);
     }
     assert!(http.post(SERVICES, &service("over", json!({}))).await.code >= 400);
+}
+
+/// When the server says that it wrote this version.
+fn stamp(service: &Value) -> Timestamp {
+    let text = service["metadata"]["annotations"]["pointsman.io/last-change-time"].as_str();
+    text.unwrap_or_else(|| panic!("no stamp: {service}"))
+        .parse()
+        .unwrap()
+}
+
+#[tokio::test]
+async fn every_write_says_when_it_happened_and_so_does_the_removal() {
+    let server = Server::start(&[]).await;
+    let http = server.admin().await;
+    let path = format!("{SERVICES}/web");
+    let before = Timestamp::now();
+    let mut claimed = service("web", json!({}));
+    claimed["metadata"]["annotations"] = json!({"pointsman.io/last-change-time": "2001-01-01T00:00:00Z"});
+    let made = http.post(SERVICES, &claimed).await.expect(201);
+    let created = Timestamp::now();
+    assert!(
+        (before..=created).contains(&stamp(&made)),
+        "a client does not choose it: {made}"
+    );
+
+    // A client that replaces the whole object cannot lose it, and a write that changes nothing is none.
+    let mut replaced = made.clone();
+    replaced["metadata"]
+        .as_object_mut()
+        .unwrap()
+        .remove("annotations");
+    let same = http.put(&path, &replaced).await.expect(200);
+    assert_eq!(
+        (version_of(&same), stamp(&same)),
+        (version_of(&made), stamp(&made))
+    );
+
+    let mut watch = http
+        .watch(&format!(
+            "{SERVICES}?watch=1&resourceVersion={}",
+            version_of(&made)
+        ))
+        .await;
+    let patch = json!({"spec": {"ports": [{"port": 81}]}});
+    let changed = http.patch(&path, "merge", &patch).await.expect(200);
+    let patched = Timestamp::now();
+    assert!((created..=patched).contains(&stamp(&changed)), "{changed}");
+    assert_eq!(stamp(&watch.expect().await.object), stamp(&changed));
+
+    http.delete(&path).await.expect(200);
+    let deleted = watch.expect().await;
+    assert_eq!(deleted.brief(), "DELETED web");
+    assert!(
+        (patched..=Timestamp::now()).contains(&stamp(&deleted.object)),
+        "{}",
+        deleted.object
+    );
 }

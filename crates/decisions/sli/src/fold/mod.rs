@@ -302,6 +302,11 @@ impl Fold {
         self.rings[index(resource)].iter()
     }
 
+    /// The changes of both collections that are not everywhere.
+    pub fn open(&self) -> impl Iterator<Item = &Change> {
+        self.rings.iter().flat_map(Ring::open)
+    }
+
     /// Changes that became too old to be kept before they were everywhere.
     pub fn evicted(&self) -> u64 {
         self.rings.iter().map(|ring| ring.evicted_open).sum()
@@ -344,7 +349,7 @@ impl Fold {
             .filter(|change| now.since(change.what.written) > patience)
             .min_by_key(|change| change.what.written);
         let stage = match missing {
-            _ if programmer.is_silent(now) => Stage::Silent,
+            _ if programmer.state(now) == State::Silent => Stage::Silent,
             Some(change) => stage_of(report, &change.what),
             None => return None,
         };

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::ProgrammerId;
+use crate::dated::Dated;
 use pointsman_model::Moment;
 use pointsman_protocol::watermark::Resource;
 
@@ -71,10 +72,19 @@ pub struct NewChange {
     pub pod: Option<String>,
     /// When the pod or Service changed, as far as somebody wrote it down.
     pub triggered: Option<Moment>,
+    /// How well that is known.
+    pub dated: Dated,
     /// When the pod's change was seen in the API.
     pub api: Option<Moment>,
     /// When our watch delivered it.
     pub written: Moment,
+}
+
+impl NewChange {
+    /// Whether programmers measure it: those with a trigger time in a slice.
+    pub fn is_pooled(&self) -> bool {
+        self.resource == Resource::Slices && self.triggered.is_some()
+    }
 }
 
 /// A change and how far it has come.
@@ -85,6 +95,8 @@ pub struct Change {
     pub reached: usize,
     /// Programmers that there were: now, or when it was everywhere.
     pub of: usize,
+    /// The first commit that had it.
+    pub earliest: Option<Moment>,
     /// The latest commit among those that have it.
     pub latest: Option<Moment>,
     /// When each programmer had it, in clusters small enough to keep that.
@@ -100,8 +112,23 @@ pub struct Change {
 impl Change {
     /// When the change began: its trigger, or else when it was written.
     pub fn began(&self) -> Moment {
-        self.what
-            .triggered
+        let triggered = self.what.triggered.map(|at| at.min(self.what.written));
+        triggered.unwrap_or_else(|| self.seen_first())
+    }
+
+    /// When the pod's change was in the API, as far as that is known.
+    pub fn api(&self) -> Option<Moment> {
+        self.what.api.map(|at| at.clamp(self.began(), self.written()))
+    }
+
+    /// When it was written, as far as that is known: what a kernel has was written before, however late our own
+    /// watch delivered it.
+    pub fn written(&self) -> Moment {
+        self.seen_first().max(self.began())
+    }
+
+    fn seen_first(&self) -> Moment {
+        self.earliest
             .map_or(self.what.written, |at| at.min(self.what.written))
     }
 
@@ -164,6 +191,12 @@ impl Ring {
         self.changes.back().map_or(0, |change| change.what.revision)
     }
 
+    /// The changes that are not everywhere.
+    pub fn open(&self) -> impl Iterator<Item = &Change> {
+        let from = self.changes.range(self.open_from..);
+        from.filter(|change| change.all.is_none())
+    }
+
     /// The oldest change that is not everywhere and lies above a mark.
     pub fn oldest_open_above(&self, mark: u64) -> Option<&Change> {
         let from = self.first_above(mark).max(self.open_from);
@@ -183,6 +216,7 @@ impl Ring {
         if at > 0 && self.changes[at - 1].what.revision == change.revision {
             return false;
         }
+        let earliest = commits.iter().map(|(_, at)| *at).min();
         let latest = commits.iter().map(|(_, at)| *at).max();
         let reached = commits.len();
         let commits = if counted <= DETAILED { commits } else { Vec::new() };
@@ -190,6 +224,7 @@ impl Ring {
             what: change,
             reached,
             of: counted,
+            earliest,
             latest,
             commits,
             half: None,
@@ -225,6 +260,7 @@ impl Ring {
                 continue;
             }
             change.reached += 1;
+            change.earliest = Some(change.earliest.map_or(at, |earliest| earliest.min(at)));
             change.latest = change.latest.max(Some(at));
             if counted <= DETAILED {
                 change.commits.push((id, at));

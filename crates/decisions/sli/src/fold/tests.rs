@@ -1,4 +1,5 @@
 use super::*;
+use crate::dated::Dated;
 use pointsman_model::Revision;
 use pointsman_protocol::watermark::Progress;
 use proptest::prelude::*;
@@ -37,6 +38,7 @@ fn slice(revision: u64, millis: i64) -> NewChange {
         kind: Kind::Ready,
         pod: None,
         triggered: None,
+        dated: Dated::Exact,
         api: None,
         written: at(millis),
     }

@@ -96,7 +96,7 @@ fn run_day(mut each: impl FnMut(i64, &mut Measure, &mut Vec<Fake>)) -> (Measure,
             for (number, fake) in fakes.iter().enumerate() {
                 measure.read(&number.to_string(), fake.reading(second), 0);
             }
-            assert_eq!(measure.tick(at(second)), None);
+            assert_eq!(measure.tick(at(second), &Unfinished::default()), None);
         }
     }
     (measure, fakes)
@@ -108,7 +108,7 @@ fn five_minutes_and_the_day_are_those_of_a_plain_recount() {
         if second % 3_600 == 0 {
             // Readings happen every 5 s and slots are 5 s long, so the window is known exactly here.
             let expected = p99(truth(fakes, second - 299, second - 4));
-            let pooled = measure.pooled(at(second - 5));
+            let pooled = measure.pooled(at(second - 5), &Unfinished::default());
             assert_eq!(pooled.p99.unwrap().high, expected, "at {second}");
             assert!(pooled.coverage > 0.99);
         }
@@ -188,9 +188,9 @@ fn what_is_not_measured_is_a_number_and_ends_in_no_verdict() {
     }
     for second in (0..3_000).step_by(5) {
         measure.read("seen", fake.reading(second), 0);
-        measure.tick(at(second));
+        measure.tick(at(second), &Unfinished::default());
     }
-    let pooled = measure.pooled(at(2_999));
+    let pooled = measure.pooled(at(2_999), &Unfinished::default());
     assert!((0.49..0.52).contains(&pooled.coverage), "{}", pooled.coverage);
     assert_eq!(pooled.p99, None);
     assert_eq!(measure.day().verdict(), Verdict::Unknown);
@@ -206,14 +206,14 @@ fn a_day_ends_at_midnight_and_a_long_absence_is_placed_nowhere() {
     measure.read("n1", fake.reading(0), 0);
     fake.observe(10, 7);
     measure.read("n1", fake.reading(10), 0);
-    measure.tick(at(10));
+    measure.tick(at(10), &Unfinished::default());
     fake.observe(50_000, 900);
     // The collector was away until the next day.
-    let finished = measure.tick(at(90_000)).unwrap();
+    let finished = measure.tick(at(90_000), &Unfinished::default()).unwrap();
     assert_eq!((finished.samples.count(), finished.programmers), (1, 1));
     measure.read("n1", fake.reading(90_000), 0);
     assert_eq!((measure.day().samples.count(), measure.day().unplaced), (0, 1));
-    assert_eq!(measure.pooled(at(90_000)).samples, 0);
+    assert_eq!(measure.pooled(at(90_000), &Unfinished::default()).samples, 0);
     assert_eq!(measure.day().number, finished.number + 1);
 }
 
@@ -244,7 +244,7 @@ fn kube_proxies_and_ours_are_pooled_and_the_error_is_told() {
     coarse.at = at(5);
     measure.read("ours", ours.reading(5), 0);
     measure.read("theirs", coarse, 0);
-    let p99 = measure.pooled(at(5)).p99.unwrap();
+    let p99 = measure.pooled(at(5), &Unfinished::default()).p99.unwrap();
     assert_eq!(
         (p99.high, p99.error()),
         (Some(millis(3)), Some(millis(1))),
@@ -262,5 +262,8 @@ fn a_clock_that_is_ahead_does_not_make_samples_late() {
     measure.read("n1", fake.reading(0), 0);
     fake.observe(1, 45);
     measure.read("n1", fake.reading(5), 40);
-    assert_eq!(measure.pooled(at(5)).p99.unwrap().high, Some(millis(5)));
+    assert_eq!(
+        measure.pooled(at(5), &Unfinished::default()).p99.unwrap().high,
+        Some(millis(5))
+    );
 }

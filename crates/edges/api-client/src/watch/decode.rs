@@ -1,6 +1,8 @@
 //! What do the lines of a watch and the pages of a list look like?
 
 use crate::error::ApiError;
+use pointsman_model::Moment;
+use pointsman_objects::WriteTimes;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -136,6 +138,16 @@ impl<'a> Visitor<'a> for UntilMetadata<'_, 'a> {
         }
         Ok(())
     }
+}
+
+/// When an object was removed, by its last state.
+pub(super) fn removed_at(text: &str) -> Option<Moment> {
+    #[derive(Deserialize)]
+    struct Last {
+        metadata: WriteTimes,
+    }
+    let last: Last = serde_json::from_str(text).ok()?;
+    last.metadata.removed()
 }
 
 /// One page of a list.

@@ -16,10 +16,11 @@ use crate::backoff::Backoff;
 use crate::client::Client;
 use crate::error::{ApiError, Recovery};
 use bytes::{Bytes, BytesMut};
-use decode::{Head, Heading, Kind, Line, Page};
+use decode::{Head, Heading, Kind, Line, Page, removed_at};
 use http::Method;
 use known::Known;
 use lines::Lines;
+use pointsman_model::Moment;
 use serde::de::DeserializeOwned;
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -63,6 +64,8 @@ pub enum Event<T> {
         /// The version of its deletion. Unknown if only a list shows that it is gone; the
         /// [`Event::Synced`] after the list covers it.
         resource_version: Option<Box<str>>,
+        /// When the API server removed it, as far as its last state says so ([`pointsman_objects::WriteTimes::removed`]).
+        removed: Option<Moment>,
     },
     /// Everything up to this resource version has been reported: after a list, and with bookmarks.
     Synced(Box<str>),
@@ -91,9 +94,11 @@ impl<T> Event<T> {
             Self::Deleted {
                 key,
                 resource_version,
+                removed,
             } => Event::Deleted {
                 key,
                 resource_version,
+                removed,
             },
             Self::Synced(version) => Event::Synced(version),
         })
@@ -358,6 +363,7 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
                 self.ready.push_back(Event::Deleted {
                     key: ObjectKey::new(&namespace, &name),
                     resource_version: Some(resource_version.into()),
+                    removed: removed_at(line.object),
                 });
             }
             Kind::Bookmark => {
@@ -419,6 +425,7 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
         self.ready.extend(gone.into_iter().map(|key| Event::Deleted {
             key,
             resource_version: None,
+            removed: None,
         }));
         self.ready.push_back(Event::Synced(version.into()));
     }

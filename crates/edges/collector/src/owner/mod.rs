@@ -12,6 +12,7 @@ use pointsman_api_client::events::Recorder;
 use pointsman_model::Moment;
 use pointsman_objects::{ConfigNode, EndpointSlice, Node, Pod};
 use pointsman_sli::fold::{Milestone, ProgrammerId};
+use pointsman_sli::judgement::Level;
 use pointsman_sli::measure::Measure;
 use pointsman_sli::pool::Estimate;
 use pointsman_sli::slo::Day;
@@ -212,9 +213,13 @@ impl Owner {
                 let _ = reply.send(view::state(self, now()).to_string());
             }
             Request::PerfDash(reply) => {
-                let _ = reply.send(crate::export::perf_dash(&self.measure, now()));
+                let _ = reply.send(self.perf_dash(now()));
             }
         }
+    }
+
+    fn perf_dash(&self, now: Moment) -> String {
+        crate::export::perf_dash(&self.measure, &self.judge(now).unfinished, now)
     }
 
     fn take(&mut self, input: Input, now: Moment) {
@@ -241,7 +246,9 @@ impl Owner {
         self.next_tick = at + TICK;
         self.world.fold.review(wall);
         self.take_in_done(wall);
-        if let Some(day) = self.measure.tick(wall) {
+        let judgement = self.judge(wall);
+        let (level, unfinished) = (judgement.level, judgement.unfinished);
+        if let Some(day) = self.measure.tick(wall, &unfinished) {
             self.finish_day(day);
         }
         if at >= self.next_history {
@@ -252,7 +259,11 @@ impl Owner {
             self.next_save = at + SAVE;
             self.save();
         }
-        if at >= self.next_page && self.page.receiver_count() > 0 && std::mem::take(&mut self.changed) {
+        // What is not everywhere grows older even if nothing happens.
+        let stale = std::mem::take(&mut self.changed) || level != Level::Ok;
+        self.changed = stale;
+        if at >= self.next_page && self.page.receiver_count() > 0 && stale {
+            self.changed = false;
             self.next_page = at + PAGE;
             self.page.send_replace(view::state(self, wall).to_string().into());
         }
@@ -271,7 +282,7 @@ impl Owner {
             };
             self.metrics.reached(share, latency);
             if milestone == Milestone::Most {
-                self.metrics.sli.changes.with(&[change.what.kind.as_str()]).inc();
+                self.metrics.sli.change(&change.what);
                 self.measure.reached_most(latency, wall);
             }
         }

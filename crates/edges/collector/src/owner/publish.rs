@@ -5,13 +5,14 @@ use pointsman_model::Moment;
 use pointsman_protocol::gate::{Outcome, Subject};
 use pointsman_protocol::watermark::Resource;
 use pointsman_sli::fold::State;
+use pointsman_sli::judgement::{self, Circumstances, Judgement};
+use pointsman_sli::measure::Sli;
 use pointsman_sli::slo::Verdict;
 use tokio::time::Instant;
 
 use super::Owner;
 use crate::gates::Past;
 use crate::now;
-use crate::view::PATIENCE;
 
 /// Values of the SLI that the page draws.
 const HISTORY: usize = 480;
@@ -62,7 +63,10 @@ impl Owner {
                 "stopping after {waited} ms although these nodes may still send connections: {}",
                 opened.behind.join(", ")
             ),
-            _ => format!("no node sends new connections any more, after {waited} ms"),
+            _ => format!(
+                "after {waited} ms every node knows which of its pods are going away; these get new connections \
+                 only where no endpoint is ready"
+            ),
         };
         let reason = match severity {
             Severity::Warning => "ShutdownGateTimedOut",
@@ -82,8 +86,28 @@ impl Owner {
         });
     }
 
+    /// What is true now: whatever is shown is part of it.
+    pub fn judge(&self, now: Moment) -> Judgement<'_> {
+        let circumstances = Circumstances {
+            listed: self.world.knows_enough(),
+            waiting: self.gates.waiting.len(),
+        };
+        judgement::judge(&self.world.fold, circumstances, now)
+    }
+
+    /// Both forms of the SLI, pooled and exact.
+    pub fn forms(&self, judgement: &Judgement<'_>, now: Moment) -> [Sli; 2] {
+        let telling = self.world.fold.in_state(State::Live, now);
+        let unfinished = &judgement.unfinished;
+        [
+            self.measure.pooled(now, unfinished),
+            self.measure.exact(now, telling, unfinished),
+        ]
+    }
+
     pub(super) fn remember(&mut self, wall: Moment) {
-        self.history.push_back((wall, self.measure.pooled(wall).p99));
+        let [pooled, _] = self.forms(&self.judge(wall), wall);
+        self.history.push_back((wall, pooled.p99));
         while self.history.len() > HISTORY {
             self.history.pop_front();
         }
@@ -111,20 +135,15 @@ impl Owner {
         let plain = self.followed.values().filter(|followed| followed.plain).count();
         programmers.with(&["plain"]).set(plain as f64);
         metrics.sli.evicted.set(fold.evicted() as f64);
-        metrics
-            .streams
-            .lagging
-            .set(fold.lagging(wall, PATIENCE).len() as f64);
+        let judgement = self.judge(wall);
+        metrics.sli.open.set(judgement.open.len() as f64);
+        metrics.streams.lagging.set(judgement.behind.len() as f64);
     }
 
     fn publish_sli(&self, wall: Moment) {
         let metrics = &self.metrics;
-        let telling = self.world.fold.in_state(State::Live, wall);
-        let forms = [
-            ("pooled", self.measure.pooled(wall)),
-            ("exact", self.measure.exact(wall, telling)),
-        ];
-        for (form, sli) in forms {
+        let forms = self.forms(&self.judge(wall), wall);
+        for (form, sli) in ["pooled", "exact"].into_iter().zip(forms) {
             for (quantile, value) in [("0.5", sli.p50), ("0.9", sli.p90), ("0.99", sli.p99)] {
                 let seconds = value.map_or(f64::NAN, |value| {
                     value.high.map_or(f64::INFINITY, |high| high.as_secs_f64())

@@ -116,6 +116,7 @@ fn a_list_after_a_gap_shows_what_changed_and_nothing_else() {
     let gone = Event::Deleted {
         key: ObjectKey::new("default", "web-1"),
         resource_version: Some("11".into()),
+        removed: None,
     };
     world.slice(gone, Moment(3));
     assert_eq!(
@@ -156,4 +157,80 @@ fn services_count_when_their_specification_changes() {
         changes,
         [(2, Kind::ServiceCreated, true), (4, Kind::ServiceChanged, true)]
     );
+}
+
+fn service(revision: u64, port: u16, metadata: serde_json::Value) -> Event<Described> {
+    let object =
+        json!({ "metadata": metadata, "spec": { "clusterIP": "10.96.0.9", "ports": [{ "port": port }] } });
+    Event::Applied {
+        key: ObjectKey::new("default", "web"),
+        object: serde_json::from_value(object).unwrap(),
+        resource_version: revision.to_string().into(),
+    }
+}
+
+fn stamped(at: &str) -> serde_json::Value {
+    json!({ "creationTimestamp": "1970-01-01T00:00:01Z", "annotations": { "pointsman.io/last-change-time": at } })
+}
+
+/// When the newest change of a Service began, and how well that is known.
+fn newest(world: &World) -> (Moment, Dated) {
+    let change = world.fold.changes(Resource::Services).next_back().unwrap();
+    (change.began(), change.what.dated)
+}
+
+#[test]
+fn changes_of_services_begin_with_the_servers_write() {
+    let mut world = World::new();
+    world.service(Event::Synced("1".into()), Moment(0));
+    world.service(
+        service(5, 80, stamped("1970-01-01T00:00:01.000300Z")),
+        Moment(1_006_000),
+    );
+    assert_eq!(newest(&world), (Moment(1_000_300), Dated::Exact));
+    world.service(
+        service(6, 81, stamped("1970-01-01T00:00:02.000700Z")),
+        Moment(2_006_000),
+    );
+    assert_eq!(newest(&world), (Moment(2_000_700), Dated::Exact));
+    let gone = |removed| Event::Deleted {
+        key: ObjectKey::new("default", "web"),
+        resource_version: Some("7".into()),
+        removed: Moment::parse(removed),
+    };
+    world.service(gone("1970-01-01T00:00:03.000900Z"), Moment(3_006_000));
+    assert_eq!(newest(&world), (Moment(3_000_900), Dated::Exact));
+}
+
+#[test]
+fn where_the_server_says_less_that_is_marked() {
+    let mut world = World::new();
+    world.service(Event::Synced("1".into()), Moment(0));
+    let created = json!({ "creationTimestamp": "1970-01-01T00:00:01Z" });
+    world.service(service(5, 80, created), Moment(1_006_000));
+    assert_eq!(
+        newest(&world),
+        (Moment(1_006_000), Dated::Watch),
+        "nearer than the second"
+    );
+    let managed = json!({ "creationTimestamp": "1970-01-01T00:00:01Z",
+        "managedFields": [{ "manager": "kubectl", "time": "1970-01-01T00:00:08Z" }] });
+    world.service(service(6, 81, managed), Moment(12_000_000));
+    assert_eq!(
+        newest(&world),
+        (Moment(8_000_000), Dated::Second),
+        "our watch was away"
+    );
+    // The last state of a removed Service still has the stamp of its last change.
+    world.service(
+        service(7, 82, stamped("1970-01-01T00:00:13.000700Z")),
+        Moment(13_006_000),
+    );
+    let gone = Event::Deleted {
+        key: ObjectKey::new("default", "web"),
+        resource_version: Some("8".into()),
+        removed: Moment::parse("1970-01-01T00:00:13.000700Z"),
+    };
+    world.service(gone, Moment(20_000_000));
+    assert_eq!(newest(&world), (Moment(20_000_000), Dated::Watch));
 }

@@ -10,6 +10,7 @@ pub mod object;
 
 use crate::keys;
 use crate::stored::EventType;
+use crate::write::stamp::{self, Removals};
 use bytes::Bytes;
 use collection::{Collection, Window};
 use object::Object;
@@ -259,8 +260,9 @@ impl Cache {
     fn apply(&self, batch: Batch) {
         let now = Instant::now();
         let mut changes: BTreeMap<usize, Vec<(Arc<Object>, Fate)>> = BTreeMap::new();
+        let removals = stamp::removals(&batch.events);
         for event in batch.events {
-            let Some((object, fate)) = self.read_event(event) else {
+            let Some((object, fate)) = self.read_event(event, &removals) else {
                 continue;
             };
             for observer in &self.observers {
@@ -281,7 +283,7 @@ impl Cache {
         });
     }
 
-    fn read_event(&self, event: Event) -> Option<(Arc<Object>, Fate)> {
+    fn read_event(&self, event: Event, removals: &Removals) -> Option<(Arc<Object>, Fate)> {
         match event {
             Event::Put { entry, .. } if entry.key.starts_with(keys::CLAIMS) => {
                 self.claims.write().insert(entry.key, entry.value);
@@ -304,9 +306,10 @@ impl Cache {
                 previous,
                 revision,
             } => {
+                let (kind, _) = keys::parse(&key)?;
                 let entry = Entry {
+                    value: stamp::last_state(kind, previous, removals.get(&revision)),
                     key,
-                    value: previous,
                     revision,
                     created: revision,
                 };

@@ -1,5 +1,6 @@
 //! Which metadata does the server set, and which does it keep from the stored version?
 
+use super::stamp;
 use jiff::Timestamp;
 use pointsman_rules::status::Subject;
 use pointsman_rules::value::{at, int_at, list_at, remove, set, str_at};
@@ -85,6 +86,7 @@ pub fn prepare_update(new: &mut Value, old: &Value, kind: &Kind, revision: &str)
     for field in NEVER_STORED {
         remove(new, &["metadata", field]);
     }
+    stamp::keep(kind, new, old);
     Ok(())
 }
 

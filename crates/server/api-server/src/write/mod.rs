@@ -9,6 +9,7 @@ pub mod create;
 pub mod delete;
 pub mod metadata;
 pub mod rules;
+pub mod stamp;
 pub mod subresource;
 pub mod update;
 
@@ -16,6 +17,7 @@ use crate::cache::object::Object;
 use crate::keys;
 use crate::server::Server;
 use crate::stored::{self, EventType};
+use jiff::Timestamp;
 use pointsman_rules::{ApiError, Kind};
 use pointsman_store::{Expect, Op, Outcome, Revision, Transaction};
 use serde_json::Value;
@@ -52,6 +54,7 @@ pub struct Write<'a> {
 impl Server {
     /// Commits one write and waits until this server's own reads show it.
     pub async fn commit(&self, mut write: Write<'_>) -> Result<Committed, ApiError> {
+        let now = Timestamp::now();
         let key: Arc<str> = keys::object(write.kind, write.namespace, write.name).into();
         let expect = match write.old {
             None => Expect::Absent,
@@ -63,12 +66,14 @@ impl Server {
         };
         let bytes = match (write.new, write.old) {
             (Some(new), _) => {
-                let bytes = stored::encode(write.kind.stored(), new);
+                let new = stamp::written(write.kind, new, now);
+                let bytes = stored::encode(write.kind.stored(), &new);
                 transaction.ops.push(Op::Put(key.clone(), bytes.clone()));
                 bytes
             }
             (None, Some(_)) => {
                 transaction.ops.push(Op::Delete(key.clone()));
+                stamp::removal(write.kind, &mut transaction, now);
                 bytes::Bytes::new()
             }
             (None, None) => {
