@@ -2,24 +2,41 @@
 
 use crate::proxy;
 use clap::{Args, ValueEnum};
+use pointsman_cluster::place::{self, Place};
+use pointsman_cluster::rootless;
 use pointsman_model::ServiceName;
 use pointsman_proxy::explain::{
-    ClientAnswer, Explanation, KernelAnswer, PortAnswer, Question, Way, read, verify,
+    ClientAnswer, Explanation, KernelAnswer, Outcome, PortAnswer, Question, Way, read, verify,
 };
+use pointsman_proxy::{Config, LocalMode};
+use std::ffi::OsString;
 use std::fmt::Write;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 /// Rules of one way that are printed; JSON has all of them.
 const SHOWN_RULES: usize = 24;
 
 /// Reads the API server as a node's proxy would and says what becomes of packets there. On the node itself,
 /// as root, also says whether its kernel agrees.
+///
+/// On clusters of `up` everything is found out: the node is the one whose network it runs in (`pointsman exec n2
+/// -- pointsman explain web`), or else the one with the address, or else the first; its kernel is asked in any case.
 #[derive(Args)]
+#[command(after_help = "\
+Exit codes:
+  0  explained; the kernel agrees or could not be asked
+  1  it could not be found out
+  2  wrong usage
+  3  explained, but the node's kernel has other rules
+  4  no Service that a proxy forwards for has this name or address
+  5  the Service has no such port
+  6  there is no such Node")]
 pub struct Flags {
     /// An address a client would use, or a Service with or without one of its ports.
     #[arg(value_name = "IP:PORT[/PROTOCOL] | NAMESPACE/SERVICE[:PORT]")]
     question: Question,
-    /// How to reach the API server.
+    /// How to reach the API server; by default that of the cluster that `up` runs on this machine.
     #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
     /// The node; by default this machine's.
@@ -32,15 +49,21 @@ pub struct Flags {
     /// The proxy's KubeProxyConfiguration file, if it has one.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The ranges of the cluster's pods, as the proxy is configured.
+    /// The ranges of the cluster's pods; by default as the proxy on this machine answers.
     #[arg(long, value_name = "CIDR[,CIDR]")]
     cluster_cidr: Option<String>,
-    /// How the proxy tells pods from other clients.
+    /// How the proxy tells pods from other clients; by default as the proxy on this machine answers.
     #[arg(long, value_name = "MODE")]
     detect_local_mode: Option<String>,
     /// How to print the answer.
     #[arg(long, short, value_enum, default_value_t = Output::Text)]
     output: Output,
+    /// This process was started in the network of its node.
+    #[arg(long, hide = true)]
+    entered: bool,
+    /// Nobody named the node.
+    #[arg(long, hide = true)]
+    assumed: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -51,23 +74,18 @@ enum Output {
     Json,
 }
 
-/// Prints the explanation.
+/// Prints the explanation; the exit code says what came of it.
 #[expect(clippy::print_stdout, reason = "the answer is what was asked for")]
-pub async fn run(flags: Flags) -> anyhow::Result<()> {
-    let question = flags.question.clone();
-    let output = flags.output;
-    let config = proxy::config_for_explain(
-        flags.config,
-        proxy::ExplainFlags {
-            kubeconfig: flags.kubeconfig,
-            node: flags.node,
-            mode: flags.proxy_mode.or_else(proxy::running_mode),
-            cluster_cidr: flags.cluster_cidr,
-            detect_local_mode: flags.detect_local_mode,
-        },
-    )?;
-    let (cluster, subjects) = read(&config, &question).await?;
+pub async fn run(flags: Flags) -> anyhow::Result<ExitCode> {
+    let place = find_place(&flags)?;
+    if let Some(place) = place.as_ref().filter(|place| !place.here && !flags.entered) {
+        return enter(place, &flags);
+    }
+    let (question, output, insist) = (flags.question.clone(), flags.output, flags.node.is_some());
+    let (config, notes) = configure(flags, place)?;
+    let (cluster, subjects) = read(&config, &question, insist).await?;
     let mut answer = cluster.explain(&config, &question, &subjects);
+    answer.notes.extend(notes);
     let services: Vec<ServiceName> = subjects.into_iter().map(|subject| subject.service).collect();
     let mode = config.mode;
     answer.kernel = tokio::task::spawn_blocking(move || verify(&cluster, mode, &services)).await?;
@@ -75,7 +93,88 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         Output::Text => print!("{}", text(&answer)),
         Output::Json => println!("{}", serde_json::to_string_pretty(&answer)?),
     }
-    Ok(())
+    Ok(ExitCode::from(code(&answer)))
+}
+
+fn code(answer: &Explanation) -> u8 {
+    match answer.outcome {
+        Outcome::Explained if answer.kernel.agrees == Some(false) => 3,
+        Outcome::Explained => 0,
+        Outcome::NoService => 4,
+        Outcome::NoPort => 5,
+        Outcome::NoNode => 6,
+    }
+}
+
+/// The node of `up` that is meant. Whoever has a configuration file has a proxy of their own.
+fn find_place(flags: &Flags) -> anyhow::Result<Option<Place>> {
+    if flags.config.is_some() {
+        return Ok(None);
+    }
+    place::find(place::Hints {
+        kubeconfig: flags.kubeconfig.as_deref(),
+        node: flags.node.as_deref(),
+        address: match flags.question {
+            Question::Address { ip, .. } => Some(ip),
+            Question::Service { .. } => None,
+        },
+    })
+}
+
+/// Explains from where the node's kernel can be asked.
+fn enter(place: &Place, flags: &Flags) -> anyhow::Result<ExitCode> {
+    let mut more = vec![OsString::from("--entered")];
+    if flags.node.is_none() {
+        more.extend(["--node".into(), place.node.name.clone().into()]);
+    }
+    if place.assumed {
+        more.push("--assumed".into());
+    }
+    Ok(rootless::exit_code(place.enter(more)?.status()?))
+}
+
+/// What the node's proxy is configured like, and what of it is a guess.
+fn configure(flags: Flags, place: Option<Place>) -> anyhow::Result<(Config, Vec<String>)> {
+    let mut notes = Vec::new();
+    if flags.assumed {
+        notes.push("no node was named, and this machine is none: --node names another".to_owned());
+    }
+    let has_file = flags.config.is_some();
+    let mut known = proxy::ExplainFlags {
+        kubeconfig: flags.kubeconfig,
+        node: flags.node,
+        mode: flags.proxy_mode,
+        cluster_cidr: flags.cluster_cidr,
+        detect_local_mode: flags.detect_local_mode,
+    };
+    match place {
+        Some(place) => {
+            known.kubeconfig = Some(place.kubeconfig());
+            known.node.get_or_insert(place.node.name.clone());
+            known.mode = known.mode.or(proxy::mode_named(&place.cluster.proxy_mode));
+            known.cluster_cidr.get_or_insert(place.cluster.pod_range);
+        }
+        None => {
+            let running = proxy::RunningProxy::ask();
+            if running.is_none() && known.mode.is_none() && !has_file {
+                notes.push(
+                    "no proxy answers on 127.0.0.1:10249: that the node's writes its rules by iptables is a guess; \
+                     --proxy-mode says better"
+                        .to_owned(),
+                );
+            }
+            known.fill(running.unwrap_or_default());
+        }
+    }
+    let config = proxy::config_for_explain(flags.config, known)?;
+    if matches!(&config.local, LocalMode::ClusterCidr(ranges) if ranges.is_empty()) {
+        notes.push(
+            "the ranges of pods are not known, so that no client is taken for one from outside; --cluster-cidr says \
+             better"
+                .to_owned(),
+        );
+    }
+    Ok((config, notes))
 }
 
 /// Writing to a string cannot fail.

@@ -146,7 +146,7 @@ fn main() -> ExitCode {
             Command::Controllers(flags) => controllers::run(*flags).await,
             Command::Node(flags) => node::run(*flags).await,
             Command::Proxy(flags) => proxy::run(*flags).await,
-            Command::Explain(flags) => explain::run(*flags).await,
+            Command::Explain(flags) => return explain::run(*flags).await,
             Command::ServeHttp(flags) => cluster::serve_http::run(flags.listen, stop_signal()).await,
             Command::Load(flags) => cluster::load::run(flags.config(), stop_signal()).await,
             Command::Sli(flags) => sli::run(*flags).await,

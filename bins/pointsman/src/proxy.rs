@@ -270,18 +270,52 @@ pub fn config_for_explain(file: Option<PathBuf>, flags: ExplainFlags) -> anyhow:
     config::resolve(flags, file)
 }
 
-/// The mode of the proxy that runs on this machine, if one answers where it usually does.
-pub fn running_mode() -> Option<ModeFlag> {
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 10249));
-    let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(300)).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
-    let request = "GET /proxyMode HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-    stream.write_all(request.as_bytes()).ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    match answer.rsplit("\r\n").next()?.trim() {
-        "nftables" => Some(ModeFlag::Nftables),
-        "iptables" => Some(ModeFlag::Iptables),
-        _ => None,
+impl ExplainFlags {
+    /// Takes what is not given from a proxy that runs.
+    pub fn fill(&mut self, running: RunningProxy) {
+        let some = |text: String| Some(text).filter(|text| !text.is_empty());
+        self.mode = self.mode.or(mode_named(&running.mode));
+        self.node = self.node.take().or(some(running.hostname_override));
+        self.cluster_cidr = self.cluster_cidr.take().or(some(running.cluster_cidr));
+        // Other ways need the name of an interface, too.
+        let plain =
+            some(running.detect_local_mode).filter(|mode| matches!(&**mode, "ClusterCIDR" | "NodeCIDR"));
+        self.detect_local_mode = self.detect_local_mode.take().or(plain);
+    }
+}
+
+/// The mode of this name.
+pub fn mode_named(name: &str) -> Option<ModeFlag> {
+    ModeFlag::from_str(name, true).ok()
+}
+
+/// What the proxy that runs on this machine says of itself, where it usually does; kube-proxy says the same.
+#[derive(Default, serde::Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RunningProxy {
+    mode: String,
+    #[serde(rename = "clusterCIDR")]
+    cluster_cidr: String,
+    detect_local_mode: String,
+    hostname_override: String,
+}
+
+impl RunningProxy {
+    /// Asks for its configuration.
+    pub fn ask() -> Option<Self> {
+        #[derive(serde::Deserialize)]
+        struct Configz {
+            #[serde(rename = "kubeproxy.config.k8s.io")]
+            proxy: RunningProxy,
+        }
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 10249));
+        let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(300)).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
+        let request = "GET /configz HTTP/1.0\r\nHost: localhost\r\n\r\n";
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let (_, body) = answer.split_once("\r\n\r\n")?;
+        Some(serde_json::from_str::<Configz>(body).ok()?.proxy)
     }
 }

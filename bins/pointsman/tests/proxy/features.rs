@@ -165,19 +165,27 @@ fn explain_agrees_with_the_kernel_until_somebody_changes_it() {
         cluster.start_proxy(&["--proxy-mode", mode]);
         let address = web(&cluster);
         answers(&network, &address, "10.0.1.5");
-        let said = explain(&cluster, &format!("{address}:80"), mode);
-        assert_eq!(said["kernel"]["agrees"], json!(true), "{said:#}");
+        let (code, said) = explain(&cluster, &format!("{address}:80"), mode);
+        assert_eq!(
+            (code, &said["kernel"]["agrees"]),
+            (Some(0), &json!(true)),
+            "{said:#}"
+        );
         let way = &said["ports"][0]["ways"][0];
         assert_eq!(way["clients"][2]["endpoints"][0], "10.0.1.5:8080", "{said:#}");
         cluster.kill("proxy");
         network.node.sh(tamper);
-        let said = explain(&cluster, "default/web", mode);
-        assert_eq!(said["kernel"]["agrees"], json!(false), "{said:#}");
+        let (code, said) = explain(&cluster, "default/web", mode);
+        assert_eq!(
+            (code, &said["kernel"]["agrees"]),
+            (Some(3), &json!(false)),
+            "{said:#}"
+        );
         assert_ne!(said["kernel"]["missing"], json!([]), "{said:#}");
     }
 }
 
-fn explain(cluster: &Cluster<'_>, question: &str, mode: &str) -> Value {
+fn explain(cluster: &Cluster<'_>, question: &str, mode: &str) -> (Option<i32>, Value) {
     let kubeconfig = cluster.kubeconfig.display().to_string();
     let output = cluster.run(&[
         "explain",
@@ -191,7 +199,8 @@ fn explain(cluster: &Cluster<'_>, question: &str, mode: &str) -> Value {
         "--output=json",
     ]);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{errors}"))
+    let said = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{errors}"));
+    (output.status.code(), said)
 }
 
 #[test]

@@ -31,16 +31,21 @@ pub struct Cluster {
 impl Cluster {
     /// Starts a cluster and returns when it is ready.
     pub fn start(flags: &[&str]) -> Self {
+        let mut cluster = Self::not_started();
+        cluster.start_again(flags);
+        cluster
+    }
+
+    /// A cluster that has a name and a place for its data.
+    pub fn not_started() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let mut cluster = Self {
+        Self {
             name: format!("t{}-{count}", std::process::id()),
             home: tempfile::tempdir().unwrap(),
             process: None,
             facts: Value::Null,
-        };
-        cluster.start_again(flags);
-        cluster
+        }
     }
 
     /// Starts it again on the same data; returns the lines it said until it was ready.

@@ -122,3 +122,83 @@ fn names_that_cannot_be_are_refused_as_wrong_usage() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
     }
 }
+
+#[test]
+fn a_cluster_that_could_not_start_is_forgotten() {
+    let cluster = Cluster::not_started();
+    std::fs::create_dir(cluster.data_dir()).unwrap();
+    // A store that cannot be opened.
+    std::fs::create_dir_all(cluster.data_dir().join("pki")).unwrap();
+    std::fs::write(cluster.data_dir().join("pki/ca.crt"), "no certificate").unwrap();
+    std::fs::write(cluster.data_dir().join("pki/ca.key"), "no key").unwrap();
+    let data_dir = cluster.data_dir().display().to_string();
+    let failed = cluster.pointsman(
+        "up",
+        &["--nodes=0", "--listen=127.0.0.1:0", "--data-dir", &data_dir],
+    );
+    let message = String::from_utf8_lossy(&failed.stderr).into_owned();
+    assert_eq!(failed.status.code(), Some(1), "{message}");
+    assert_eq!(cluster.traces(), Vec::<String>::new());
+    let listed = Command::new(crate::cluster::program())
+        .arg("status")
+        .output()
+        .unwrap();
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(!listed.contains(&cluster.name), "{listed}");
+}
+
+#[test]
+fn status_notices_a_store_that_refuses_writes() {
+    require_netns!();
+    let mut cluster = Cluster::not_started();
+    std::fs::create_dir(cluster.data_dir()).unwrap();
+    let disk = SmallDisk::mount(cluster.data_dir());
+    cluster.start_again(&["--nodes=0", "--listen=127.0.0.1:0"]);
+    assert_eq!(cluster.pointsman("status", &[]).status.code(), Some(0));
+    disk.fill();
+    // The store may have room left for a few writes.
+    let text = eventually("status says that writes are refused", || {
+        let status = cluster.pointsman("status", &[]);
+        let text = String::from_utf8_lossy(&status.stdout).into_owned();
+        (status.status.code() == Some(3)).then_some(text)
+    });
+    assert!(text.contains("it refuses writes"), "{text}");
+    disk.free();
+    eventually("all is well again", || {
+        (cluster.pointsman("status", &[]).status.code() == Some(0)).then_some(())
+    });
+    cluster.terminate();
+}
+
+/// A file system with little room, until the value goes.
+struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    fn mount(at: std::path::PathBuf) -> Self {
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=32m", "tmpfs"])
+            .arg(&at)
+            .status();
+        assert!(mounted.unwrap().success());
+        Self(at)
+    }
+
+    /// Takes all the room that is left.
+    fn fill(&self) {
+        use std::io::Write;
+        let mut filler = std::fs::File::create(self.0.join("filler")).unwrap();
+        for size in [1 << 20, 4 << 10, 1] {
+            while filler.write_all(&vec![0; size]).is_ok() {}
+        }
+    }
+
+    fn free(&self) {
+        std::fs::remove_file(self.0.join("filler")).unwrap();
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}

@@ -4,6 +4,7 @@
 //! side by side.
 
 mod cluster;
+mod explain;
 mod harm;
 mod history;
 mod life;

@@ -52,6 +52,20 @@ const LOW: Expected = Expected {
 };
 
 #[test]
+fn check_works_before_anybody_has_set_a_profile() {
+    require_netns!();
+    let cluster = Cluster::start(&["--nodes=1"]);
+    let said = eventually("every component announces what it uses", || {
+        let output = profile(&cluster, &["check"]).output().unwrap();
+        output
+            .status
+            .success()
+            .then(|| String::from_utf8(output.stdout).unwrap())
+    });
+    assert!(said.contains("no major impact"), "{said}");
+}
+
+#[test]
 fn all_six_transitions_run_under_traffic_without_a_taint() {
     require_netns!();
     let cluster = Cluster::start(&[]);

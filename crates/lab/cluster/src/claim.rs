@@ -32,6 +32,10 @@ pub struct Record {
     /// The page, if there is one.
     pub page: Option<String>,
     pub nodes: Vec<NodeRecord>,
+    /// How the nodes' proxies write rules.
+    pub proxy_mode: String,
+    /// Where the addresses of pods are from.
+    pub pod_range: String,
     /// Whether everything served once.
     pub ready: bool,
 }

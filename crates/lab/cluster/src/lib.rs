@@ -21,6 +21,7 @@ pub mod load;
 mod network;
 pub mod nodes;
 mod parts;
+pub mod place;
 pub mod plain_http;
 pub mod plan;
 mod pod_routes;

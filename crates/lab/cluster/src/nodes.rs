@@ -37,7 +37,7 @@ impl Credentials {
         let identity = Identity::proxy();
         let pair = pki.client("proxy", &identity, now)?;
         let text = kubeconfig::render(server, pki.ca_pem(), &identity.name, &pair);
-        let proxy = data_dir.join("kubeconfigs/node-proxies.kubeconfig");
+        let proxy = proxy_kubeconfig(data_dir);
         write_secret(&proxy, &text).with_context(|| format!("writing {}", proxy.display()))?;
         let mut agents = BTreeMap::new();
         for node in plan.nodes() {
@@ -46,6 +46,11 @@ impl Credentials {
         }
         Ok(Self { proxy, agents })
     }
+}
+
+/// How proxies, and whoever looks at them, reach the API server from their nodes.
+pub fn proxy_kubeconfig(data_dir: &Path) -> PathBuf {
+    data_dir.join("kubeconfigs/node-proxies.kubeconfig")
 }
 
 /// Starts what runs on a node.

@@ -213,6 +213,8 @@ pub fn record(config: &Config, plan: Option<&Plan>) -> Record {
             })
             .collect(),
         controllers: plan.map(controllers_address),
+        proxy_mode: config.proxy_mode.as_str().to_owned(),
+        pod_range: plan.map(|plan| plan.pod_range().to_string()).unwrap_or_default(),
         ..Record::default()
     }
 }

@@ -6,10 +6,11 @@ use crate::plain_http;
 use crate::progress::Output;
 use crate::rootless;
 use anyhow::Context;
-use pointsman_api_client::{Client, Source, connect};
+use jiff::Timestamp;
+use pointsman_api_client::{ApiError, Client, Patch, Resource, Source, connect};
 use pointsman_fabric::Netns;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -19,6 +20,8 @@ use std::time::Duration;
 
 /// How long a part may take to answer before it is called unwell.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// What is written to see whether writes are accepted.
+const LEASE: &str = "pointsman-status";
 /// The exit code if something is not well.
 const UNWELL: u8 = 3;
 
@@ -131,13 +134,15 @@ fn ask_inside(pid: u32, name: &str) -> anyhow::Result<Health> {
 async fn examine(record: Record) -> Health {
     let source = Source::Kubeconfig(record.kubeconfig.clone());
     let client = connect::connect(&source, "pointsman-status").await.ok();
-    let (nodes, pods) = tokio::join!(
+    let (nodes, pods, written) = tokio::join!(
         list(client.as_ref(), "/api/v1/nodes"),
-        list(client.as_ref(), "/api/v1/pods")
+        list(client.as_ref(), "/api/v1/pods"),
+        write(client.as_ref())
     );
-    let api_server = match &nodes {
-        Ok(_) => State::Ok,
-        Err(why) => State::Failed(why.clone()),
+    let api_server = match (&nodes, written) {
+        (Err(why), _) => State::Failed(why.clone()),
+        (Ok(_), Err(why)) => State::Failed(format!("it refuses writes: {why}")),
+        (Ok(_), Ok(())) => State::Ok,
     };
     let pods = pods.unwrap_or_default();
     let objects = nodes.unwrap_or_default();
@@ -271,6 +276,33 @@ async fn list(client: Option<&Client>, path: &str) -> Result<Vec<Value>, String>
     }
 }
 
+/// Writes something: a server whose store takes no writes still answers from its memory, and nodes that cannot
+/// report any more keep looking ready.
+async fn write(client: Option<&Client>) -> Result<(), String> {
+    let client = client.ok_or("its kubeconfig cannot be used")?;
+    let leases = client.api(Resource::LEASES, Some("kube-system"));
+    let spec =
+        json!({ "holderIdentity": "pointsman status", "renewTime": format!("{:.6}", Timestamp::now()) });
+    let patch = json!({ "spec": spec }).to_string();
+    let lease = json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": { "name": LEASE }, "spec": spec });
+    let attempt = async {
+        match leases
+            .patch::<Value>(LEASE, Patch::Merge(patch.into_bytes()))
+            .await
+        {
+            Err(ApiError::NotFound(_)) => leases.create::<Value>(lease.to_string()).await.map(drop),
+            written => written.map(drop),
+        }
+    };
+    match tokio::time::timeout(PATIENCE, attempt).await {
+        // Somebody else asks at the same time, and was served.
+        Ok(Ok(()) | Err(ApiError::AlreadyExists(_) | ApiError::Conflict(_))) => Ok(()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("no answer".to_owned()),
+    }
+}
+
 /// The memory of the cluster's own processes, each page shared by several counted once; that of pods is the
 /// pods'.
 fn memory_of(record: &Record) -> u64 {
@@ -364,7 +396,6 @@ fn render(health: &Health) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn pods_are_counted_by_phase_and_readiness() {

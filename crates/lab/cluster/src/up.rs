@@ -110,10 +110,13 @@ pub async fn run<P: Program>(mut config: Config) -> anyhow::Result<()> {
         0 => Ok(leftovers::Removed::default()),
         _ => leftovers::remove(&config.name, &facts).await,
     };
+    let released = match removed {
+        Ok(_) => claim.release(),
+        Err(error) => Err(error).context("removing the nodes; `pointsman down` tries again"),
+    };
     // What ended the cluster matters more than what its end could not do.
     outcome?;
-    removed.context("removing the nodes; `pointsman down` tries again")?;
-    claim.release()
+    released
 }
 
 /// Cleans up after an earlier run and makes the network, if there are nodes.

@@ -25,6 +25,8 @@ use paths::Rules;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
+    /// Whether the question could be answered.
+    pub outcome: Outcome,
     /// The node it is about.
     pub node: String,
     /// Its zone, if its label has a value.
@@ -37,6 +39,19 @@ pub struct Explanation {
     pub notes: Vec<String>,
     /// What the kernel of this machine says.
     pub kernel: KernelAnswer,
+}
+
+/// What came of a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    Explained,
+    /// There is no such Node, so that its addresses, zone and pods are not known.
+    NoNode,
+    /// No Service that a proxy forwards for has this name or address.
+    NoService,
+    /// The Service has no such port.
+    NoPort,
 }
 
 /// Whether the kernel agrees.
@@ -131,7 +146,7 @@ pub struct Subject {
 /// Which ports of a Service are meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortChoice {
-    /// The port with this name or number.
+    /// The port with this name, number or node port.
     Named(String),
     /// The port on the Service's addresses.
     Number(Port, Option<Protocol>),
@@ -143,7 +158,12 @@ impl PortChoice {
     fn admits<A: Address>(&self, view: &PortView<'_, A>) -> bool {
         let speaks = |protocol: &Option<Protocol>| protocol.is_none_or(|it| it == view.port.protocol);
         match self {
-            Self::Named(text) => view.port.name.as_str() == text || view.port.port.to_string() == *text,
+            Self::Named(text) => {
+                let node_port = view.port.node_port.map(|port| port.0.to_string());
+                view.port.name.as_str() == text
+                    || view.port.port.to_string() == *text
+                    || node_port.as_ref() == Some(text)
+            }
             Self::Number(port, protocol) => view.port.port == *port && speaks(protocol),
             Self::Node(port, protocol) => {
                 view.port.node_port.is_some_and(|node_port| node_port.0 == *port) && speaks(protocol)

@@ -11,7 +11,7 @@ use pointsman_model::{Interner, Moment, NodeName};
 use pointsman_objects::{Node, compact, names};
 
 use crate::config::{Config, NodeState};
-use crate::explain::{Explanation, KernelAnswer, Question, Subject, explain, subject};
+use crate::explain::{Explanation, KernelAnswer, Outcome, Question, Subject, explain, subject};
 
 /// Why nothing can be explained.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +32,8 @@ pub enum ExplainError {
 #[derive(Debug)]
 pub struct Cluster {
     pub node: String,
+    /// Whether there is such a Node.
+    known: bool,
     /// The addresses its Node names.
     pub addresses: Vec<IpAddr>,
     pub(super) v4: Index<Ipv4Addr>,
@@ -43,10 +45,38 @@ pub struct Cluster {
     names: Interner,
 }
 
-/// Reads what the question needs: the Node, all Services, and the slices of those it is about.
-pub async fn read(config: &Config, question: &Question) -> Result<(Cluster, Vec<Subject>), ExplainError> {
+/// Reads what the question needs: the Node, all Services, and the slices of those it is about. Packets to an
+/// address of another node are that node's, unless `insist` says that the configured one is meant.
+pub async fn read(
+    config: &Config,
+    question: &Question,
+    insist: bool,
+) -> Result<(Cluster, Vec<Subject>), ExplainError> {
     let client = connect::connect(&config.source, "pointsman-explain").await?;
-    let mut cluster = Cluster::new(config, read_node(&client, &config.node).await?);
+    let other = match question {
+        Question::Address { ip, .. } => read_owner(&client, *ip).await,
+        Question::Service { .. } => None,
+    };
+    let other = other.filter(|node| *node.metadata.name != config.node);
+    let mut cluster = match other {
+        Some(node) if !insist => {
+            let name = node.metadata.name.to_string();
+            let note = format!("the address is of node {name}: this is what happens there");
+            let mut cluster = Cluster::new(config, &name, Some(node));
+            cluster.notes.push(note);
+            cluster
+        }
+        other => {
+            let mut cluster = Cluster::new(config, &config.node, read_node(&client, &config.node).await?);
+            if let Some(node) = other {
+                let name = &node.metadata.name;
+                cluster.notes.push(format!(
+                    "the address is of node {name}, whose rules decide: --node {name}"
+                ));
+            }
+            cluster
+        }
+    };
     let services: Vec<compact::Service> = list(&client, Scope::all(Resource::SERVICES), "Services").await?;
     services.iter().for_each(|service| cluster.fold_service(service));
     let subjects = cluster.subjects(question);
@@ -69,6 +99,13 @@ async fn list<T: serde::de::DeserializeOwned>(
     read.map_err(|source| ExplainError::Read { what, source })
 }
 
+/// The Node with this address. Who may not list Nodes asks about one.
+async fn read_owner(client: &Client, ip: IpAddr) -> Option<Node> {
+    let nodes: Vec<Node> = list(client, Scope::all(Resource::NODES), "Nodes").await.ok()?;
+    let owns = |node: &Node| node.addresses.iter().any(|(_, address)| *address == ip);
+    nodes.into_iter().find(owns)
+}
+
 /// The Node, or nothing if it does not exist.
 async fn read_node(client: &Client, name: &str) -> Result<Option<Node>, ExplainError> {
     match client.api(Resource::NODES, None).get(name).await {
@@ -82,12 +119,12 @@ async fn read_node(client: &Client, name: &str) -> Result<Option<Node>, ExplainE
 }
 
 impl Cluster {
-    pub(super) fn new(config: &Config, node: Option<Node>) -> Self {
+    pub(super) fn new(config: &Config, name: &str, node: Option<Node>) -> Self {
         let mut notes = Vec::new();
-        if node.is_none() {
+        let known = node.is_some();
+        if !known {
             notes.push(format!(
-                "there is no Node {}: its zone and addresses are unknown",
-                config.node
+                "there is no Node {name}: its addresses, zone and pods are not known"
             ));
         }
         let facts = convert::node(&node.unwrap_or_default());
@@ -101,24 +138,25 @@ impl Cluster {
             ..NodeState::default()
         };
         let started = Moment(0);
-        let name = NodeName::from(config.node.as_str());
-        let mut v4 = Index::new(name.clone(), ExternalIps::Honoured, started);
-        let mut v6 = Index::new(name, ExternalIps::Honoured, started);
+        let node = NodeName::from(name);
+        let mut v4 = Index::new(node.clone(), ExternalIps::Honoured, started);
+        let mut v6 = Index::new(node, ExternalIps::Honoured, started);
         v4.set_zone(facts.zone.clone());
         v6.set_zone(facts.zone.clone());
         // The address that the Node names comes first: it stands for the node in sample packets.
-        let known = || facts.addresses.iter().chain(&interfaces).copied();
+        let addresses = || facts.addresses.iter().chain(&interfaces).copied();
         Self {
-            node: config.node.clone(),
+            node: name.to_owned(),
+            known,
             v4,
             v6,
             settings: (config.settings(&state), config.settings(&state)),
             hosts: (
                 Host {
-                    addresses: known().filter_map(routable).collect(),
+                    addresses: addresses().filter_map(routable).collect(),
                 },
                 Host {
-                    addresses: known().filter_map(routable).collect(),
+                    addresses: addresses().filter_map(routable).collect(),
                 },
             ),
             zone: facts.zone.map(|zone| zone.to_string()),
@@ -182,7 +220,18 @@ impl Cluster {
         if ports.is_empty() {
             notes.push(self.nothing(config, question, subjects));
         }
+        let is_service = |subject: &Subject| {
+            let name = &subject.service;
+            self.v4.desired_service(name).is_some() || self.v6.desired_service(name).is_some()
+        };
+        let outcome = match ports.as_slice() {
+            _ if !self.known => Outcome::NoNode,
+            [_, ..] => Outcome::Explained,
+            [] if subjects.iter().any(is_service) => Outcome::NoPort,
+            [] => Outcome::NoService,
+        };
         Explanation {
+            outcome,
             node: self.node.clone(),
             zone: self.zone.clone(),
             mode: config.mode.as_str(),
@@ -208,18 +257,19 @@ impl Cluster {
                     subject.service
                 )
             }
-            (Question::Service { name, port: None }, _) => format!(
-                "there is no Service {name} for a proxy: it does not exist, is headless, an ExternalName, or \
+            (Question::Service { name, .. }, _)
+                if self.v4.desired_service(name).is_none() && self.v6.desired_service(name).is_none() =>
+            {
+                format!(
+                    "there is no Service {name} for a proxy: it does not exist, is headless, an ExternalName, or \
                  belongs to another proxy"
-            ),
-            (
-                Question::Service {
-                    name,
-                    port: Some(port),
-                },
-                _,
-            ) => {
-                format!("Service {name} has no port {port:?} for a proxy")
+                )
+            }
+            (Question::Service { name, port }, _) => {
+                format!(
+                    "Service {name} has no port {:?} for a proxy",
+                    port.as_deref().unwrap_or("")
+                )
             }
         }
     }

@@ -18,7 +18,7 @@ fn cluster(mode: Mode) -> (Config, Cluster) {
         "status": {"addresses": [{"type": "InternalIP", "address": "192.168.0.2"}]},
     }))
     .unwrap();
-    let mut cluster = Cluster::new(&config, Some(node));
+    let mut cluster = Cluster::new(&config, "n1", Some(node));
     let service = |name: &str, spec: serde_json::Value| {
         serde_json::from_value::<compact::Service>(json!({
             "metadata": {"namespace": "default", "name": name}, "spec": spec
@@ -218,4 +218,32 @@ fn what_nobody_answers_to_is_said_so() {
             ..
         }
     ));
+}
+
+#[test]
+fn the_outcome_says_what_was_missing() {
+    let outcome = |text: &str| ask(Mode::Nftables, text).outcome;
+    assert_eq!(outcome("default/web"), Outcome::Explained);
+    assert_eq!(outcome("default/web:80"), Outcome::Explained);
+    assert_eq!(
+        outcome("default/web:30080"),
+        Outcome::Explained,
+        "a node port names a port too"
+    );
+    assert_eq!(outcome("192.168.0.2:30080"), Outcome::Explained);
+    assert_eq!(outcome("default/web:81"), Outcome::NoPort);
+    assert_eq!(outcome("10.96.0.7:81"), Outcome::NoPort);
+    assert_eq!(outcome("default/other"), Outcome::NoService);
+    assert_eq!(outcome("default/other:80"), Outcome::NoService);
+    assert_eq!(outcome("10.96.9.9:80"), Outcome::NoService);
+    let (config, _) = cluster(Mode::Nftables);
+    let nowhere = Cluster::new(&config, "n9", None);
+    let question: Question = "default/web".parse().unwrap();
+    let answer = nowhere.explain(&config, &question, &nowhere.subjects(&question));
+    assert_eq!(answer.outcome, Outcome::NoNode);
+    assert!(
+        answer.notes[0].contains("there is no Node n9"),
+        "{:?}",
+        answer.notes
+    );
 }

@@ -1,11 +1,12 @@
 //! What must exist before anybody can use the cluster?
 //!
-//! Namespaces, the default roles and the Service `default/kubernetes`. All of it is idempotent and only
+//! Namespaces, the default roles, the ConfigMap of the server's own settings and the Service `default/kubernetes`. All of it is idempotent and only
 //! adds what is missing, so it runs at every start.
 
 use super::{internal, with_body};
 use crate::auth::bootstrap as roles;
 use crate::server::Server;
+use crate::settings::CONFIG_MAP;
 use crate::write::{create, update};
 use http::Method;
 use pointsman_rules::allocation::first_address;
@@ -28,6 +29,13 @@ pub async fn run(server: &Server, advertised: Option<SocketAddr>) -> Result<(), 
     for wanted in roles::defaults() {
         ensure(server, &wanted, |existing| roles::reconcile(existing, &wanted)).await?;
     }
+    // Settings are announced on the ConfigMap that changes them; there is something to announce before anybody
+    // has changed them.
+    let settings = settings_map();
+    ensure(server, &settings, |existing| {
+        existing.is_none().then(|| settings.clone())
+    })
+    .await?;
     let service = kubernetes_service(server);
     ensure(server, &service, |existing| {
         existing.is_none().then(|| service.clone())
@@ -87,6 +95,11 @@ async fn ensure(
             Err(error)
         }
     }
+}
+
+fn settings_map() -> Value {
+    let (namespace, name) = CONFIG_MAP.split_once('/').expect("a namespace and a name");
+    json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"namespace": namespace, "name": name}})
 }
 
 fn kubernetes_service(server: &Server) -> Value {
