@@ -93,12 +93,8 @@ async fn measure(load: Load) -> Result<Sample> {
         ..Config::default()
     };
     let (prober, mut reports) = Prober::start(config, Arc::new(Processes), &registry)?;
-    let none = Duration::from_millis(1);
     let reading = Reading {
-        floors: Floors {
-            exec: none,
-            network: none,
-        },
+        floors: Floors::uniform(1),
         ..Reading::default()
     };
     for at in 0..load.count {

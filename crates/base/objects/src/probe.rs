@@ -74,13 +74,36 @@ impl Handler {
         }
     }
 
-    /// The shortest period allowed for this handler (KEP-3066, Risks and Mitigations).
-    pub fn shortest_period(self) -> Millis {
+    /// The shortest times for this handler. Periods are KEP-3066's (Risks and Mitigations). It leaves timeouts open:
+    /// ours are ten times the time by which a check of a busy node begins late at p99, so that a healthy server
+    /// is not called unhealthy by the prober's own delays; a process needs longer to start.
+    pub fn shortest(self) -> Shortest {
         match self {
-            Handler::Exec => Millis(500),
-            Handler::HttpGet | Handler::TcpSocket | Handler::Grpc => Millis(200),
+            Handler::Exec => Shortest {
+                period: Millis(500),
+                timeout: Millis(500),
+            },
+            Handler::HttpGet | Handler::TcpSocket | Handler::Grpc => Shortest {
+                period: Millis(200),
+                timeout: Millis(100),
+            },
         }
     }
+}
+
+/// The shortest times that a probe may ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shortest {
+    pub period: Millis,
+    pub timeout: Millis,
+}
+
+impl Shortest {
+    /// Liveness is not asked for in less than a second: what fails it restarts the container.
+    pub const LIVENESS: Self = Self {
+        period: Millis(1000),
+        timeout: Millis(1000),
+    };
 }
 
 /// The timing of one probe with defaults applied and offsets added. Not validated.

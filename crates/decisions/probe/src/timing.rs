@@ -1,27 +1,53 @@
 //! How often does a probe run, and how long may it take?
 
+use crate::Kind;
 use pointsman_objects::pod_manifest::{self, Action};
-use pointsman_objects::probe::Millis;
+use pointsman_objects::probe::{Handler, Millis, Shortest};
 use std::time::Duration;
 
-/// What an absent timeout means upstream.
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// The shortest periods that are honoured, whatever a probe asks for.
+/// The shortest times that are honoured, whatever a probe asks for and whoever has validated it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Floors {
     /// For checks that start a process.
-    pub exec: Duration,
+    pub exec: Shortest,
     /// For checks over the network.
-    pub network: Duration,
+    pub network: Shortest,
+    /// For liveness, whatever the handler.
+    pub liveness: Shortest,
 }
 
 impl Default for Floors {
-    /// KEP-3066, Risks and Mitigations.
     fn default() -> Self {
         Self {
-            exec: Duration::from_millis(500),
-            network: Duration::from_millis(200),
+            exec: Handler::Exec.shortest(),
+            network: Handler::HttpGet.shortest(),
+            liveness: Shortest::LIVENESS,
+        }
+    }
+}
+
+impl Floors {
+    /// The same for every probe: for tests and measurements of the prober itself.
+    pub fn uniform(milliseconds: i64) -> Self {
+        let all = Shortest {
+            period: Millis(milliseconds),
+            timeout: Millis(milliseconds),
+        };
+        Self {
+            exec: all,
+            network: all,
+            liveness: all,
+        }
+    }
+
+    fn of(&self, kind: Kind, probe: &pod_manifest::Probe) -> Shortest {
+        let handler = match probe.action() {
+            Some(Action::Exec(_)) => self.exec,
+            _ => self.network,
+        };
+        match kind {
+            Kind::Readiness | Kind::Startup => handler,
+            Kind::Liveness => self.liveness,
         }
     }
 }
@@ -39,32 +65,23 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// Makes usable timing of any probe, also of one that no API server has validated: a period is at least
-    /// the floor of the probe's handler, a negative delay is none, a timeout that leaves no time is a second,
-    /// and absent thresholds are upstream's.
-    pub fn of(probe: &pod_manifest::Probe, floors: Floors) -> Self {
+    /// Makes usable timing of any probe, also of one that no API server has validated: periods and timeouts are at
+    /// least the floor, a negative delay is none, and absent thresholds are upstream's.
+    pub fn of(kind: Kind, probe: &pod_manifest::Probe, floors: Floors) -> Self {
         let length = |millis: Millis| millis.to_duration().unwrap_or_default();
         let count = |given: i64, default: u32| match u32::try_from(given) {
             Ok(0) | Err(_) => default,
             Ok(count) => count,
         };
-        let floor = match probe.action() {
-            Some(Action::Exec(_)) => floors.exec,
-            _ => floors.network,
-        };
-        let floor = floor.max(Duration::from_millis(1));
+        let floors = floors.of(kind, probe);
+        let floor = length(floors.period).max(Duration::from_millis(1));
         let sums = probe.effective();
         let period = length(sums.period).max(floor);
-        let timeout = length(sums.timeout);
         Self {
             initial_delay: length(sums.initial_delay),
             period,
             settled_period: length(sums.settled_period).max(period),
-            timeout: if timeout.is_zero() {
-                DEFAULT_TIMEOUT
-            } else {
-                timeout
-            },
+            timeout: length(sums.timeout).max(length(floors.timeout)),
             success_threshold: count(probe.success_threshold, 1),
             failure_threshold: count(probe.failure_threshold, 3),
             floor,
@@ -162,11 +179,11 @@ mod tests {
             failure_threshold: i64::MAX,
             ..Probe::default()
         };
-        let timing = Timing::of(&nonsense, Floors::default());
+        let timing = Timing::of(Kind::Readiness, &nonsense, Floors::default());
         assert_eq!(timing.initial_delay, Duration::ZERO);
         assert_eq!(timing.period, Duration::from_millis(200));
         assert_eq!(timing.settled_period, Duration::from_millis(200));
-        assert_eq!(timing.timeout, Duration::from_secs(1));
+        assert_eq!(timing.timeout, Duration::from_millis(100));
         assert_eq!((timing.success_threshold, timing.failure_threshold), (1, 3));
     }
 
@@ -181,10 +198,30 @@ mod tests {
             exec: Some(Exec::default()),
             ..probe.clone()
         };
-        let period = |probe: &Probe| Timing::of(probe, Floors::default()).period;
+        let period = |probe: &Probe| Timing::of(Kind::Startup, probe, Floors::default()).period;
         assert_eq!(period(&fast), Duration::from_millis(200));
         assert_eq!(period(&exec(&fast)), Duration::from_millis(500));
         assert_eq!(period(&exec(&Probe::default())), Duration::from_secs(10));
+    }
+
+    #[test]
+    fn liveness_has_a_second_at_least_so_that_nothing_is_restarted_for_a_moment_s_delay() {
+        let hasty = Probe {
+            period_seconds: 1,
+            period_milliseconds: -800,
+            timeout_seconds: 1,
+            timeout_milliseconds: -999,
+            ..Probe::default()
+        };
+        let times = |kind| {
+            let timing = Timing::of(kind, &hasty, Floors::default());
+            (timing.period, timing.timeout)
+        };
+        let second = Duration::from_secs(1);
+        assert_eq!(times(Kind::Liveness), (second, second));
+        let [period, timeout] = [200, 100].map(Duration::from_millis);
+        assert_eq!(times(Kind::Readiness), (period, timeout));
+        assert_eq!(times(Kind::Startup), (period, timeout));
     }
 
     #[test]

@@ -91,7 +91,7 @@ pub struct HttpCheck {
 pub struct Reading {
     /// The gate `SubSecondProbes`: without it, millisecond fields are as good as absent.
     pub sub_second: bool,
-    /// The shortest periods.
+    /// The shortest times.
     pub floors: Floors,
     /// What HTTP and gRPC servers see as `User-Agent`.
     pub user_agent: String,
@@ -134,18 +134,18 @@ impl Reading {
 
     /// One probe of a container of a pod with this address.
     pub fn probe(&self, kind: Kind, probe: &Probe, container: &Container, ip: Option<IpAddr>) -> ProbeTarget {
-        let timing = self.timing(probe);
+        let timing = self.timing(kind, probe);
         let check = self
             .check(probe, container, ip, &timing)
             .unwrap_or_else(|reason| Check::Impossible(reason.into()));
         ProbeTarget { kind, timing, check }
     }
 
-    fn timing(&self, probe: &Probe) -> Timing {
+    fn timing(&self, kind: Kind, probe: &Probe) -> Timing {
         if self.sub_second {
-            Timing::of(probe, self.floors)
+            Timing::of(kind, probe, self.floors)
         } else {
-            Timing::of(&probe.in_whole_seconds(), self.floors)
+            Timing::of(kind, &probe.in_whole_seconds(), self.floors)
         }
     }
 
@@ -331,9 +331,10 @@ mod tests {
             sub_second: false,
             ..Reading::default()
         };
-        assert_eq!(off.timing(&fast), on.timing(&plain));
-        assert_eq!(off.timing(&plain), on.timing(&plain));
-        assert_ne!(on.timing(&fast), on.timing(&plain));
+        let timing = |reading: &Reading, probe| reading.timing(Kind::Readiness, probe);
+        assert_eq!(timing(&off, &fast), timing(&on, &plain));
+        assert_eq!(timing(&off, &plain), timing(&on, &plain));
+        assert_ne!(timing(&on, &fast), timing(&on, &plain));
     }
 
     #[test]

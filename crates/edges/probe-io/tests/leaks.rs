@@ -57,10 +57,7 @@ async fn no_descriptor_is_left_behind_by_any_kind_of_server() {
         Prober::start(Config::default(), Arc::new(NoExec), &Registry::new()).expect("the prober starts");
     tokio::time::sleep(Duration::from_millis(100)).await;
     let before = descriptors();
-    let floors = Floors {
-        exec: Duration::from_millis(20),
-        network: Duration::from_millis(20),
-    };
+    let floors = Floors::uniform(20);
     let reading = Reading {
         floors,
         ..Reading::default()

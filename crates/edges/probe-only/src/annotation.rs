@@ -117,7 +117,7 @@ fn check_numbers(fields: &Map<String, Value>) -> Result<(), BadAnnotation> {
 
 fn check_sums(probe: &Probe) -> Result<(), BadAnnotation> {
     let sums = probe.effective();
-    let least = Handler::HttpGet.shortest_period();
+    let least = Handler::HttpGet.shortest().period;
     if sums.period < least {
         return Err(bad(&format!(
             "the period is {}, must be at least {least}",

@@ -221,6 +221,18 @@ async fn millisecond_offsets_are_added_to_the_defaulted_seconds_and_the_sum_is_c
         (
             "readinessProbe",
             &tcp,
+            json!({"timeoutSeconds": 1, "timeoutMilliseconds": -950}),
+            ["timeoutMilliseconds", "50ms", "100ms"],
+        ),
+        (
+            "livenessProbe",
+            &tcp,
+            json!({"timeoutSeconds": 1, "timeoutMilliseconds": -500}),
+            ["timeoutMilliseconds", "500ms", "1000ms"],
+        ),
+        (
+            "readinessProbe",
+            &tcp,
             json!({"periodSeconds": 1, "periodMilliseconds": -850}),
             ["periodMilliseconds", "150ms", "200ms"],
         ),

@@ -219,7 +219,7 @@ fn a_pod_that_terminates_before_it_started_does_not_become_ready() {
 
 #[test]
 fn a_sidecar_keeps_its_liveness_probe_while_the_pod_terminates() {
-    let timing = crate::sim::timing(&json!({"periodSeconds": 1}));
+    let timing = crate::sim::timing(Readiness, &json!({"periodSeconds": 1}));
     let mut sidecar = Container::new([(Liveness, timing)], true);
     sidecar.start(Start::default(), at(0));
     sidecar.terminate();

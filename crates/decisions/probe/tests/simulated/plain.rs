@@ -31,7 +31,10 @@ fn defaults_are_ten_seconds_one_success_three_failures() {
 #[test]
 fn zero_means_unset() {
     let zero = json!({"periodSeconds": 0, "timeoutSeconds": 0, "successThreshold": 0, "failureThreshold": 0});
-    assert_eq!(crate::sim::timing(&zero), crate::sim::timing(&json!({})));
+    assert_eq!(
+        crate::sim::timing(Readiness, &zero),
+        crate::sim::timing(Readiness, &json!({}))
+    );
 }
 
 #[test]

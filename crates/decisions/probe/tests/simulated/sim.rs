@@ -23,9 +23,9 @@ pub struct Sim {
 }
 
 /// The timing of a probe as the API carries it.
-pub fn timing(probe: &Value) -> Timing {
+pub fn timing(kind: Kind, probe: &Value) -> Timing {
     let probe = serde_json::from_value(probe.clone()).expect("a probe");
-    Timing::of(&probe, Floors::default())
+    Timing::of(kind, &probe, Floors::default())
 }
 
 pub fn at(millis: u64) -> Tick {
@@ -34,7 +34,7 @@ pub fn at(millis: u64) -> Tick {
 
 impl Sim {
     pub fn new(probes: &[(Kind, Value)], answer: impl FnMut(u64, Kind) -> (Outcome, u64) + 'static) -> Self {
-        let probes = probes.iter().map(|(kind, probe)| (*kind, timing(probe)));
+        let probes = probes.iter().map(|(kind, probe)| (*kind, timing(*kind, probe)));
         Self {
             container: Container::new(probes, false),
             pace: Pace::default(),

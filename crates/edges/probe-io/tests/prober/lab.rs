@@ -30,10 +30,7 @@ impl Lab {
     pub fn with(config: Config, runner: Arc<dyn ExecRunner>) -> Self {
         let registry = Registry::new();
         let (prober, reports) = Prober::start(config, runner, &registry).expect("the prober starts");
-        let floors = Floors {
-            exec: Duration::from_millis(20),
-            network: Duration::from_millis(20),
-        };
+        let floors = Floors::uniform(20);
         Self {
             prober,
             reports,

@@ -6,7 +6,7 @@ use super::defaults::{CONTAINER_LISTS, PROBES};
 use crate::field_error::{FieldError, FieldErrors};
 use crate::meta::{invalid_each, names};
 use crate::value::{at, at_mut, int_at, list_at, str_at};
-use pointsman_objects::probe::{EffectiveProbe, Handler, MAX_OFFSET, MILLISECOND_FIELDS, Millis};
+use pointsman_objects::probe::{EffectiveProbe, Handler, MAX_OFFSET, MILLISECOND_FIELDS, Millis, Shortest};
 use serde_json::Value;
 
 /// Whether any probe in `spec` carries a millisecond offset.
@@ -121,6 +121,11 @@ fn validate_probe(role: &str, probe: &Value, path: &str, errors: &mut FieldError
 
 fn validate_milliseconds(role: &str, probe: &Value, path: &str, errors: &mut FieldErrors) {
     let effective = EffectiveProbe::of(probe);
+    let handler = Handler::of(probe).unwrap_or(Handler::HttpGet);
+    let (shortest, whom) = match role {
+        "livenessProbe" => (Shortest::LIVENESS, role),
+        _ => (handler.shortest(), handler.field()),
+    };
     for field in MILLISECOND_FIELDS {
         let Some(offset) = at(probe, &[field]) else {
             continue;
@@ -138,9 +143,9 @@ fn validate_milliseconds(role: &str, probe: &Value, path: &str, errors: &mut Fie
             continue;
         };
         let complaint = match field {
-            "initialDelayMilliseconds" => at_least(effective.initial_delay, Millis(0), field, ""),
-            "timeoutMilliseconds" => at_least(effective.timeout, Millis(1), field, ""),
-            _ => period_complaint(role, probe, effective.period),
+            "initialDelayMilliseconds" => at_least(effective.initial_delay, Millis(0), field, "any probe"),
+            "timeoutMilliseconds" => at_least(effective.timeout, shortest.timeout, field, whom),
+            _ => at_least(effective.period, shortest.period, field, whom),
         };
         if let Some(detail) = complaint {
             errors.push(FieldError::invalid(
@@ -152,23 +157,15 @@ fn validate_milliseconds(role: &str, probe: &Value, path: &str, errors: &mut Fie
     }
 }
 
-fn period_complaint(role: &str, probe: &Value, period: Millis) -> Option<String> {
-    if role == "livenessProbe" {
-        return at_least(period, Millis(1000), "periodMilliseconds", "for livenessProbe");
-    }
-    let handler = Handler::of(probe).unwrap_or(Handler::HttpGet);
-    let whom = format!("for {}", handler.field());
-    at_least(period, handler.shortest_period(), "periodMilliseconds", &whom)
-}
-
 /// Names the sum and the floor it misses.
 fn at_least(sum: Millis, floor: Millis, field: &str, whom: &str) -> Option<String> {
     if sum >= floor {
         return None;
     }
     let seconds = field.replace("Milliseconds", "Seconds");
-    let detail = format!("the sum of {seconds} and {field} is {sum}, must be at least {floor} {whom}");
-    Some(detail.trim_end().to_owned())
+    Some(format!(
+        "the sum of {seconds} and {field} is {sum}, must be at least {floor} for {whom}"
+    ))
 }
 
 fn validate_hook(handler: &Value, grace_seconds: Option<i64>, path: &str, errors: &mut FieldErrors) {
@@ -367,7 +364,37 @@ mod tests {
     }
 
     #[test]
-    fn initial_delay_may_be_zero_and_timeout_may_not() {
+    fn a_timeout_leaves_a_healthy_server_time_to_answer() {
+        let timeout = |role, handler: &str, action: Value, milliseconds: i64| {
+            let fields = json!({"timeoutMilliseconds": milliseconds - 1000});
+            complaints(role, with_handler(fields, handler, action))
+        };
+        for (role, handler, action, least, whom) in [
+            ("readinessProbe", "httpGet", json!({"port": 80}), 100, "httpGet"),
+            ("startupProbe", "exec", json!({"command": ["true"]}), 500, "exec"),
+            (
+                "livenessProbe",
+                "httpGet",
+                json!({"port": 80}),
+                1000,
+                "livenessProbe",
+            ),
+        ] {
+            assert_eq!(timeout(role, handler, action.clone(), least), [""; 0]);
+            let below = least - 1;
+            assert_eq!(
+                timeout(role, handler, action, below),
+                [format!(
+                    "c.{role}.timeoutMilliseconds: Invalid value: {}: the sum of timeoutSeconds and \
+                     timeoutMilliseconds is {below}ms, must be at least {least}ms for {whom}",
+                    below - 1000
+                )]
+            );
+        }
+    }
+
+    #[test]
+    fn initial_delay_may_be_zero() {
         let delay = |seconds, milliseconds| {
             complaints(
                 "readinessProbe",
@@ -380,19 +407,9 @@ mod tests {
             delay(0, -1),
             [
                 "c.readinessProbe.initialDelayMilliseconds: Invalid value: -1: the sum of initialDelaySeconds \
-              and initialDelayMilliseconds is -1ms, must be at least 0ms"
+              and initialDelayMilliseconds is -1ms, must be at least 0ms for any probe"
             ]
         );
-        let timeout = |milliseconds| {
-            complaints(
-                "readinessProbe",
-                http(json!({"timeoutMilliseconds": milliseconds})),
-            )
-        };
-        assert_eq!(timeout(-999), [""; 0], "an absent timeout is one second");
-        assert_eq!(timeout(999), [""; 0]);
-        // Zero seconds mean one second, so the range of the offset alone keeps the sum positive.
-        assert_eq!(timeout(-1000).len(), 1);
     }
 
     #[test]
