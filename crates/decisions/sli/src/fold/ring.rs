@@ -158,7 +158,6 @@ impl Change {
 pub enum Milestone {
     /// The kernels of 99 % of the programmers.
     Most,
-    /// All kernels.
     All,
 }
 
