@@ -1,5 +1,6 @@
 //! Can an operator apply what `deploy/` holds, and does the program accept the arguments in it?
 
+mod policies;
 mod rights;
 
 use pointsman_harness::Server;
@@ -24,12 +25,31 @@ fn folders() -> Vec<PathBuf> {
     folders
 }
 
-async fn rendered(server: &Server, folder: &Path) -> Vec<u8> {
+/// Kinds that the embedded server does not have. `policies` reads them with the types of real clients.
+const ELSEWHERE: [&str; 3] = [
+    "NetworkPolicy",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+];
+
+/// The objects of a folder, each a text.
+async fn documents(server: &Server, folder: &Path) -> Vec<String> {
     let mut command = server.kubectl_command();
     let output = command.arg("kustomize").arg(folder).output().await.unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}: {errors}", folder.display());
-    output.stdout
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.split("\n---\n").map(str::to_owned).collect()
+}
+
+/// The objects of a folder that the embedded server has kinds for.
+async fn rendered(server: &Server, folder: &Path) -> Vec<u8> {
+    let mut documents = documents(server, folder).await;
+    documents.retain(|document| {
+        let kind = document.lines().find_map(|line| line.strip_prefix("kind: "));
+        !ELSEWHERE.contains(&kind.unwrap())
+    });
+    documents.join("\n---\n").into_bytes()
 }
 
 /// What `kubectl apply` answers to these objects, as JSON.

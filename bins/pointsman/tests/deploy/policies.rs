@@ -1,0 +1,209 @@
+//! Do the manifests leave out every right that a role can do without?
+//!
+//! The embedded server evaluates no admission policies; here is checked that they are well formed, complete and
+//! bound. What they let through was read, not run.
+
+use super::{deploy, documents, folders};
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use pointsman_harness::Server;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+/// The objects of a kind in a folder, each also as the type that clients have for it. A field that the type does not
+/// have would be lost on the way.
+async fn typed<T: DeserializeOwned + Serialize>(server: &Server, folder: &str, kind: &str) -> Vec<T> {
+    let mut found = Vec::new();
+    for object in objects(server, folder).await {
+        if object["kind"] == kind {
+            let typed: T = serde_json::from_value(object.clone()).unwrap();
+            assert_eq!(serde_json::to_value(&typed).unwrap(), object);
+            found.push(typed);
+        }
+    }
+    found
+}
+
+async fn objects(server: &Server, folder: &str) -> Vec<Value> {
+    let documents = documents(server, &deploy().join(folder)).await;
+    let read = |text: &String| serde_saphyr::from_str(text).unwrap();
+    documents.iter().map(read).collect()
+}
+
+async fn workloads(server: &Server) -> Vec<(String, Value)> {
+    let mut found = Vec::new();
+    for folder in folders() {
+        let folder = folder.file_name().unwrap().to_str().unwrap().to_owned();
+        for object in objects(server, &folder).await {
+            if object["spec"]["template"].is_object() {
+                found.push((folder.clone(), object["spec"]["template"].clone()));
+            }
+        }
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prober_is_held_to_its_condition_on_pods_of_its_own_node() {
+    let server = Server::start(&[]).await;
+    let policies: Vec<ValidatingAdmissionPolicy> =
+        typed(&server, "probe-only", "ValidatingAdmissionPolicy").await;
+    let bindings: Vec<ValidatingAdmissionPolicyBinding> =
+        typed(&server, "probe-only", "ValidatingAdmissionPolicyBinding").await;
+    let ([policy], [binding]) = (policies.as_slice(), bindings.as_slice()) else {
+        panic!("there is one policy and one binding: {policies:?} {bindings:?}");
+    };
+    let bound = &binding.spec;
+    assert_eq!(Some(&bound.policy_name), policy.metadata.name.as_ref());
+    assert_eq!(bound.validation_actions, ["Deny"]);
+    assert!(bound.match_resources.is_none(), "it holds in every namespace");
+    let spec = policy.spec.as_ref().unwrap();
+    assert_eq!(spec.failure_policy.as_deref(), Some("Fail"));
+    let rules = spec
+        .match_constraints
+        .as_ref()
+        .unwrap()
+        .resource_rules
+        .as_ref()
+        .unwrap();
+    let resources = rules[0].resources.as_ref().unwrap();
+    assert!(resources.contains(&"pods/*".to_owned()), "{resources:?}");
+    let account = "system:serviceaccount:kube-system:pointsman-probe";
+    let conditions = spec.match_conditions.as_ref().unwrap();
+    assert!(
+        conditions
+            .iter()
+            .all(|condition| condition.expression.contains(account))
+    );
+    let variables = spec
+        .variables
+        .iter()
+        .flatten()
+        .map(|variable| variable.expression.as_str());
+    let validations = spec.validations.as_ref().unwrap();
+    let checks = validations
+        .iter()
+        .map(|validation| validation.expression.as_str());
+    let text = variables.chain(checks).collect::<Vec<_>>().join("\n");
+    for needed in [
+        "authentication.kubernetes.io/node-name",
+        "oldObject.?spec.nodeName",
+        pointsman_probe_only::GATE,
+        "object.status.all(",
+        "metadata.?labels",
+        "metadata.?annotations",
+        "metadata.?finalizers",
+    ] {
+        assert!(text.contains(needed), "nothing looks at {needed}");
+    }
+    for text in [text.as_str()] {
+        let count = |sign| text.matches(sign).count();
+        assert_eq!(count('('), count(')'), "{text}");
+        assert_eq!(count('['), count(']'), "{text}");
+        assert_eq!(count('"') % 2, 0, "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn containers_have_the_rights_they_need_and_no_others() {
+    let server = Server::start(&[]).await;
+    for (folder, template) in workloads(&server).await {
+        let pod = &template["spec"];
+        for container in pod["containers"].as_array().unwrap() {
+            let own = &container["securityContext"];
+            let either = |field: &str| match &own[field] {
+                Value::Null => pod["securityContext"][field].clone(),
+                own => own.clone(),
+            };
+            assert_eq!(own["readOnlyRootFilesystem"], true, "{folder}");
+            if folder == "proxy" {
+                // iptables mode writes sysctls; `proxy-nftables` is the one with fewer rights.
+                assert_eq!(own["privileged"], true);
+                continue;
+            }
+            assert_eq!(own["allowPrivilegeEscalation"], false, "{folder}");
+            assert_eq!(own["privileged"], Value::Null, "{folder}");
+            assert_eq!(own["capabilities"]["drop"], json!(["ALL"]), "{folder}");
+            assert_eq!(either("seccompProfile")["type"], "RuntimeDefault", "{folder}");
+            let is_proxy = folder == "proxy-nftables";
+            let added = if is_proxy {
+                json!(["NET_ADMIN"])
+            } else {
+                Value::Null
+            };
+            assert_eq!(own["capabilities"]["add"], added, "{folder}");
+            assert_eq!(either("runAsNonRoot") == true, !is_proxy, "{folder}");
+        }
+        assert_eq!(pod["automountServiceAccountToken"], true, "{folder}");
+        for field in ["hostPID", "hostIPC"] {
+            assert_eq!(pod[field], Value::Null, "{folder}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn accounts_give_no_token_to_pods_that_do_not_ask() {
+    let server = Server::start(&[]).await;
+    for folder in folders() {
+        let name = folder.file_name().unwrap().to_str().unwrap();
+        for object in objects(&server, name).await {
+            if object["kind"] == "ServiceAccount" {
+                assert_eq!(object["automountServiceAccountToken"], false, "{name}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_with_an_address_of_their_own_are_reached_only_where_they_listen() {
+    let server = Server::start(&[]).await;
+    let mut seen = 0;
+    for (folder, template) in workloads(&server).await {
+        // Network policies say nothing about pods that use their node's network.
+        if template["spec"]["hostNetwork"] == true {
+            continue;
+        }
+        seen += 1;
+        let policies: Vec<NetworkPolicy> = typed(&server, &folder, "NetworkPolicy").await;
+        let [policy] = policies.as_slice() else {
+            panic!("{folder} has no network policy")
+        };
+        let spec = policy.spec.as_ref().unwrap();
+        let selected = spec.pod_selector.as_ref().unwrap();
+        for (key, value) in selected.match_labels.as_ref().unwrap() {
+            assert_eq!(template["metadata"]["labels"][key], json!(value), "{folder}");
+        }
+        let ports = template["spec"]["containers"][0]["ports"]
+            .as_array()
+            .unwrap()
+            .clone();
+        for port in spec
+            .ingress
+            .iter()
+            .flatten()
+            .flat_map(|rule| rule.ports.iter().flatten())
+        {
+            let port = serde_json::to_value(port).unwrap()["port"].clone();
+            assert!(
+                ports.iter().any(|known| known["name"] == port),
+                "{folder}: {port}"
+            );
+        }
+    }
+    assert_eq!(seen, 2, "the controllers and the collector");
+}
+
+#[test]
+fn the_image_is_made_from_a_named_version_and_is_not_root_by_itself() {
+    let recipe = std::fs::read_to_string(deploy().join("Containerfile")).unwrap();
+    for line in recipe.lines().filter(|line| line.starts_with("FROM ")) {
+        let base = line.split_whitespace().nth(1).unwrap();
+        let is_pinned =
+            base.contains("@sha256:") || base.split(':').nth(1).is_some_and(|tag| tag.contains('.'));
+        assert!(is_pinned, "{line}");
+    }
+    assert!(recipe.lines().any(|line| line == "USER 65534:65534"), "{recipe}");
+}
