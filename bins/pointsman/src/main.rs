@@ -1,6 +1,7 @@
 //! One program for the whole path from a pod's health to every node's rules.
 
 mod apiserver;
+mod ca;
 mod config_file;
 mod controllers;
 mod duration;
@@ -53,6 +54,8 @@ enum Command {
     },
     /// Run the Kubernetes-compatible API server on an embedded durable store, or on etcd.
     Apiserver(Box<apiserver::Flags>),
+    /// Show and replace the certificate authority of an embedded API server.
+    Ca(ca::Flags),
     /// Run the loops that turn pods into endpoints, and the workloads that make pods.
     Controllers(Box<controllers::Flags>),
     /// Run the agent of this node: pods as processes, probes, readiness, heartbeats.
@@ -143,6 +146,7 @@ fn main() -> ExitCode {
             }
             Command::Completions { shell } => complete(shell),
             Command::Apiserver(flags) => apiserver::run(*flags).await,
+            Command::Ca(flags) => ca::run(flags),
             Command::Controllers(flags) => controllers::run(*flags).await,
             Command::Node(flags) => node::run(*flags).await,
             Command::Proxy(flags) => proxy::run(*flags).await,

@@ -81,6 +81,7 @@ fn page() -> anyhow::Result<String> {
             role: "",
         },
     );
+    pointsman_http::Connections::register(&common);
     let common = entries(&common)?;
     let known: BTreeSet<&str> = common.iter().map(|entry| entry.name.as_str()).collect();
     let mut page = format!("{HEAD}\n## Every role\n\n{}", table(&common));

@@ -2,7 +2,7 @@
 
 use crate::shutdown::run_until_signal;
 use anyhow::Context;
-use pointsman_http::{Incoming, Request, Server, StatusCode, reply, text};
+use pointsman_http::{Connections, Incoming, Limits, Request, Server, StatusCode, reply, text};
 use pointsman_probe_only::{Config, run as run_prober};
 use pointsman_telemetry::{BuildInfo, CONTENT_TYPE, Registry, register_process};
 use std::net::SocketAddr;
@@ -28,6 +28,7 @@ pub async fn run(config: Config, listen: Option<SocketAddr>) -> anyhow::Result<(
 
 /// Answers `/metrics` and `/healthz`.
 async fn serve(listener: TcpListener, registry: Registry) {
+    let slots = Connections::register(&registry).slots("metrics", Limits::default());
     let connected = move |_: &_| {
         let registry = registry.clone();
         move |request: Request<Incoming>| {
@@ -38,5 +39,9 @@ async fn serve(listener: TcpListener, registry: Registry) {
             })
         }
     };
-    Server::default().serve_forever(listener, connected).await;
+    let server = Server {
+        slots,
+        ..Server::default()
+    };
+    server.serve_forever(listener, connected).await;
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pointsman_api_client::events::Recorder;
 use pointsman_api_client::{Client, ConnectError, Event, Resource, Scope, Watcher, connect};
-use pointsman_http::{BadUrl, Server, Target};
+use pointsman_http::{BadUrl, Connections, Limits, Server, Target};
 use pointsman_objects::{ConfigNode, EndpointSlice, Node, Pod};
 use pointsman_telemetry::{BuildInfo, Registry, register_process};
 use serde::de::DeserializeOwned;
@@ -26,6 +26,12 @@ use crate::owner::{Input, Lines, Owner, Parts};
 use crate::serve::Site;
 
 const INBOX: usize = 4096;
+/// Connections to the gate's own listener at once: as many as gates may wait, and of one node more than it has pods.
+const GATES: Limits = Limits {
+    total: 10_000,
+    kept: 0,
+    source: 1_000,
+};
 /// How often a cluster is asked whether it has latency profiles.
 const PROFILE_AGAIN: Duration = Duration::from_secs(30);
 const CONFIG_NODES: Resource = Resource::new("config.openshift.io", "v1", "nodes");
@@ -123,6 +129,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
     start_watches(&mut tasks, &client, &inputs);
     let (requests, asked) = mpsc::channel(INBOX);
     let page = watch::Sender::new("{}".into());
+    let connections = Connections::register(&registry);
     let site = Site {
         page: page.clone(),
         registry,
@@ -135,12 +142,20 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         gate_bound: config.gate_bound,
     };
     let gates = site.clone();
-    tasks.spawn(Server::default().serve_forever(listener, move |_| {
+    let page_server = Server {
+        slots: connections.slots("page", Limits::default()),
+        ..Server::default()
+    };
+    tasks.spawn(page_server.serve_forever(listener, move |_| {
         let site = site.clone();
         move |request| site.clone().everything(request)
     }));
     if let Some(listener) = gate_listener {
-        tasks.spawn(Server::default().serve_forever(listener, move |_| {
+        let server = Server {
+            slots: connections.slots("gate", GATES),
+            ..Server::default()
+        };
+        tasks.spawn(server.serve_forever(listener, move |_| {
             let gates = gates.clone();
             move |request| gates.clone().gate_only(request)
         }));

@@ -1,20 +1,25 @@
 //! What can be asked over HTTP? Health, readiness and metrics.
 
 use http::{Request, Response, StatusCode};
-use pointsman_http::{Body, Incoming, Server, reply, text};
+use pointsman_http::{Body, Connections, Incoming, Limits, Server, reply, text};
 use pointsman_telemetry::{CONTENT_TYPE, Registry};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 /// Answers until the process ends.
 pub(crate) async fn serve(listener: TcpListener, registry: Registry, ready: watch::Receiver<bool>) {
+    let slots = Connections::register(&registry).slots("metrics", Limits::default());
     let connected = move |_: &_| {
         let (registry, ready) = (registry.clone(), ready.clone());
         move |request: Request<Incoming>| {
             std::future::ready(answer(request.uri().path(), &registry, *ready.borrow()))
         }
     };
-    Server::default().serve_forever(listener, connected).await;
+    let server = Server {
+        slots,
+        ..Server::default()
+    };
+    server.serve_forever(listener, connected).await;
 }
 
 fn answer(path: &str, registry: &Registry, ready: bool) -> Response<Body> {

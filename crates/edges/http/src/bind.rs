@@ -7,7 +7,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, listen, socket_with, s
 use tokio::net::TcpListener;
 
 /// Connections that may wait to be accepted.
-const BACKLOG: i32 = 128;
+const BACKLOG: i32 = 4096;
 
 /// Whether a wildcard address of IPv6 takes connections of IPv4 too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

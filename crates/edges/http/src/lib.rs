@@ -11,12 +11,17 @@ pub use hyper::body::Incoming;
 
 mod accept;
 mod bind;
+mod book;
 mod client;
+mod quiet;
 mod reply;
 mod serve;
+mod slots;
 
 pub use accept::accept;
 pub use bind::{Wildcard, bind};
+pub use book::Limits;
 pub use client::{Answer, BadUrl, ClientError, GetError, Target, get};
 pub use reply::{Body, reply, stream, text};
 pub use serve::{Peer, Requests, Server};
+pub use slots::{Connections, Slots};

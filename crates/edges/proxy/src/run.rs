@@ -2,11 +2,12 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
 use ::http::{Request, Response};
 use pointsman_api_client::{Client, ConnectError, Event, Resource, Scope, Watcher, connect};
 use pointsman_dataplane::convert;
-use pointsman_http::{Body, Incoming, Wildcard, bind};
+use pointsman_http::{Body, Connections, Incoming, Limits, Slots, Wildcard, bind};
 use pointsman_kernel::Mode;
 use pointsman_kernel::features::{Unsupported, probe_nftables};
 use pointsman_model::Interner;
@@ -73,13 +74,16 @@ pub async fn run(
     let owner = Owner::start(config.clone(), measured.clone(), watermarks.clone(), sender)
         .map_err(RunError::Start)?;
     let mut tasks = JoinSet::new();
+    let connections = Connections::register(&registry);
     if let Some(address) = config.metrics {
+        let slots = connections.slots("metrics", Limits::default());
         let answer = metrics(registry, &config, watermarks);
-        listen(&mut tasks, address, &config, "metrics", answer)?;
+        listen(&mut tasks, address, &config, "metrics", slots, answer)?;
     }
     if let Some(address) = config.healthz {
+        let slots = connections.slots("health", Limits::default());
         let answer = healthz(owner.health(), measured);
-        listen(&mut tasks, address, &config, "health", answer)?;
+        listen(&mut tasks, address, &config, "health", slots, answer)?;
     }
     let (sender, inbox) = mpsc::channel(INBOX);
     start_watches(&mut tasks, &client, &config, &sender);
@@ -117,14 +121,15 @@ fn listen(
     address: SocketAddr,
     config: &Config,
     what: &'static str,
+    slots: Arc<Slots>,
     answer: impl Fn(&Request<Incoming>) -> Response<Body> + Clone + Send + Sync + 'static,
 ) -> Result<(), RunError> {
     if config.bind_or_fail {
         let listener =
             bind(address, Wildcard::BothFamilies).map_err(|source| RunError::Listen { address, source })?;
-        tasks.spawn(serve(listener, what, answer));
+        tasks.spawn(serve(listener, what, slots, answer));
     } else {
-        tasks.spawn(listen_and_serve(address, what, answer));
+        tasks.spawn(listen_and_serve(address, what, slots, answer));
     }
     Ok(())
 }

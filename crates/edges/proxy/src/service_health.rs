@@ -9,7 +9,7 @@ use std::time::Instant;
 use ::http::{HeaderName, Response, StatusCode};
 use pointsman_dataplane::NodePortAddresses;
 use pointsman_dataplane::health::HealthCheck;
-use pointsman_http::{Body, Wildcard, bind, reply};
+use pointsman_http::{Body, Limits, Slots, Wildcard, bind, reply};
 use pointsman_model::{Address, NodePort, ServiceName};
 use serde_json::json;
 use tokio::sync::watch;
@@ -18,6 +18,12 @@ use tokio::task::JoinSet;
 use crate::health::Health;
 use crate::http::serve;
 
+/// Connections at once to the port of one Service: load balancers ask it.
+const CONNECTIONS: Limits = Limits {
+    total: 512,
+    kept: 0,
+    source: 128,
+};
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
 /// The servers of one family.
@@ -80,6 +86,7 @@ impl ServiceServers {
     fn open(&mut self, name: &ServiceName, check: &HealthCheck) {
         let local_endpoints = Arc::new(AtomicU32::new(check.local_endpoints));
         let mut tasks = JoinSet::new();
+        let slots = Slots::new(CONNECTIONS);
         for address in &self.addresses {
             let address = SocketAddr::new(*address, check.port.0.get());
             let listener = match bind(address, Wildcard::OwnFamily) {
@@ -90,10 +97,15 @@ impl ServiceServers {
                 }
             };
             let (name, health, count) = (name.clone(), self.health.clone(), Arc::clone(&local_endpoints));
-            tasks.spawn(serve(listener, "a health check node port", move |_| {
-                let healthy = health.borrow().is_healthy(Instant::now());
-                answer(&name, count.load(Ordering::Relaxed), healthy)
-            }));
+            tasks.spawn(serve(
+                listener,
+                "a health check node port",
+                slots.clone(),
+                move |_| {
+                    let healthy = health.borrow().is_healthy(Instant::now());
+                    answer(&name, count.load(Ordering::Relaxed), healthy)
+                },
+            ));
         }
         let server = Server {
             port: check.port,

@@ -6,6 +6,7 @@
 
 pub mod agent;
 pub mod cluster;
+pub mod flood;
 mod server;
 pub mod wire;
 

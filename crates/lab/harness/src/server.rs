@@ -25,9 +25,16 @@ pub struct Server {
     data_dir: PathBuf,
     listen: String,
     flags: Vec<String>,
+    /// How many files and connections it may have open, if fewer than usual.
+    descriptors: Option<u32>,
 }
 
 impl Server {
+    /// Starts a server that can have only so many files and connections open.
+    pub async fn start_with_descriptors(descriptors: u32) -> Self {
+        Self::launch_new(&[], None, "127.0.0.1:0".into(), Some(descriptors)).await
+    }
+
     /// Starts a server on a port that the system picks; returns when it is ready.
     pub async fn start(flags: &[&str]) -> Self {
         Self::start_at(flags, None, "127.0.0.1:0".into()).await
@@ -49,6 +56,15 @@ impl Server {
     }
 
     async fn start_at(flags: &[&str], data_dir: Option<PathBuf>, listen: String) -> Self {
+        Self::launch_new(flags, data_dir, listen, None).await
+    }
+
+    async fn launch_new(
+        flags: &[&str],
+        data_dir: Option<PathBuf>,
+        listen: String,
+        descriptors: Option<u32>,
+    ) -> Self {
         let home = tempfile::tempdir().unwrap();
         let data_dir = data_dir.unwrap_or_else(|| home.path().join("data"));
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
@@ -58,6 +74,7 @@ impl Server {
             data_dir,
             listen,
             flags,
+            descriptors,
         };
         server.launch().await;
         server
@@ -73,7 +90,16 @@ impl Server {
             .append(true)
             .open(self.log_path())
             .unwrap();
-        let process = Command::new(crate::program())
+        let mut command = match self.descriptors {
+            None => Command::new(crate::program()),
+            Some(most) => {
+                let mut shell = Command::new("sh");
+                shell.args(["-c", &format!("ulimit -n {most} && exec \"$0\" \"$@\"")]);
+                shell.arg(crate::program());
+                shell
+            }
+        };
+        let process = command
             .arg("apiserver")
             .arg("--data-dir")
             .arg(&self.data_dir)

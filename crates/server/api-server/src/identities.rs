@@ -2,18 +2,22 @@
 
 use crate::auth::kubeconfig;
 use crate::auth::pki::{Pki, ServingNames};
-use crate::auth::tls::{ServingCertificate, TlsFiles, server_config};
+use crate::auth::tls::{Replaceable, TlsFiles, server_config};
 use crate::config::Config;
 use crate::node_client;
 use crate::run::StartError;
 use pointsman_rules::allocation::first_address;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
+use tokio::sync::watch;
 
 /// How often certificates are looked at; they are renewed long before they end.
 const CHECK: Duration = Duration::from_secs(12 * 3600);
+/// How often is looked whether an operator has taken a step from one authority to the next.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What certificates are made for.
 pub struct Identities {
@@ -48,24 +52,51 @@ impl Identities {
 
     /// Makes what is missing or about to end, writes the kubeconfigs of all roles, and returns the TLS
     /// configuration, the handle that renews it, and the administrator's kubeconfig.
-    pub fn prepare(
-        &self,
-    ) -> Result<(Arc<rustls::ServerConfig>, Arc<ServingCertificate>, PathBuf), StartError> {
+    pub fn prepare(&self) -> Result<(Arc<rustls::ServerConfig>, Arc<Replaceable>, PathBuf), StartError> {
         let (files, kubeconfig) = self.write()?;
-        let (tls, serving) = server_config(&files)?;
-        Ok((tls, serving, kubeconfig))
+        let (tls, replaceable) = server_config(&files)?;
+        Ok((tls, replaceable, kubeconfig))
     }
 
     /// Renews certificates and picks up files that were replaced. Works for ever.
-    pub async fn keep_fresh(self, serving: Arc<ServingCertificate>) {
+    /// Connections begun under other authorities are asked to end by a higher number in `trusted`.
+    pub async fn keep_fresh(self, replaceable: Arc<Replaceable>, trusted: watch::Sender<u64>) {
+        let mut authority = self.authority();
+        let mut checked = Instant::now();
         loop {
-            tokio::time::sleep(CHECK).await;
-            let renewed = self.write().and_then(|(files, _)| Ok(serving.reload(&files)?));
-            if let Err(error) = renewed {
-                let error: &dyn std::error::Error = &error;
-                tracing::error!(error, "cannot renew certificates; the present ones stay in use");
+            tokio::time::sleep(LOOK).await;
+            let found = self.authority();
+            let is_other = found != authority;
+            if !is_other && checked.elapsed() < CHECK {
+                continue;
+            }
+            checked = Instant::now();
+            match self
+                .write()
+                .and_then(|(files, _)| Ok(replaceable.reload(&files)?))
+            {
+                Ok(()) if is_other => {
+                    tracing::info!(
+                        "the certificate authority was changed: certificates and kubeconfigs are up to date"
+                    );
+                    trusted.send_modify(|round| *round += 1);
+                    authority = found;
+                }
+                Ok(()) => {}
+                Err(error) => {
+                    let error: &dyn std::error::Error = &error;
+                    tracing::error!(error, "cannot renew certificates; the present ones stay in use");
+                }
             }
         }
+    }
+
+    /// Which files the authority is in; a replaced file is another one.
+    fn authority(&self) -> [Option<(u64, i64)>; 2] {
+        ["ca.crt", "ca.key"].map(|name| {
+            let found = std::fs::metadata(self.data_dir.join("pki").join(name)).ok()?;
+            Some((found.ino(), found.mtime_nsec()))
+        })
     }
 
     fn write(&self) -> Result<(TlsFiles, PathBuf), StartError> {

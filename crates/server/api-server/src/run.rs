@@ -15,6 +15,7 @@ use crate::server::Server;
 use crate::settings::Settings;
 use crate::{keys, listen};
 use bytes::Bytes;
+use pointsman_http::Wildcard;
 use pointsman_store::embedded::{EmbeddedStore, Options};
 use pointsman_store::etcd::{self, EtcdStore};
 use pointsman_store::{Op, Store, StoreError, Transaction};
@@ -122,11 +123,20 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
     let following = follow(&server).await?;
     let objects = server.cache.stored().map(|collection| collection.count()).sum();
 
-    let (address, listeners) = bind(&config).await?;
+    let (address, listeners) = bind(&config)?;
     let identities = Identities::new(&config, address);
-    let (tls, serving, kubeconfig) = identities.prepare()?;
+    let (tls, replaceable, kubeconfig) = identities.prepare()?;
+    let (trusted, rounds) = watch::channel(0);
     // The port answers from here on; `/readyz` says no until the default objects are there.
-    let accept = |listener| tokio::spawn(listen::run(server.clone(), listener, tls.clone()));
+    let slots = listen::slots(&server.metrics.registry);
+    let accept = |listener| {
+        let listening = listen::Listening {
+            tls: tls.clone(),
+            slots: slots.clone(),
+            rounds: rounds.clone(),
+        };
+        tokio::spawn(listening.run(server.clone(), listener))
+    };
     let accepting = listeners.into_iter().map(accept).collect();
 
     let advertised = config
@@ -142,7 +152,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         tokio::spawn(namespaces::run(server.clone())),
         tokio::spawn(expiry::expire_events(server.clone(), config.event_ttl)),
         tokio::spawn(expiry::compact(server.clone(), config.compaction_interval)),
-        tokio::spawn(identities.keep_fresh(serving)),
+        tokio::spawn(identities.keep_fresh(replaceable, trusted)),
         tokio::spawn(aggregation::run(server.clone())),
         tokio::spawn(announce::run(server.clone())),
     ];
@@ -204,11 +214,10 @@ fn assemble(config: &Config, store: Arc<dyn Store>) -> Result<(Arc<Server>, Arc<
 }
 
 /// Listens everywhere, and says where first.
-async fn bind(config: &Config) -> Result<(SocketAddr, Vec<TcpListener>), StartError> {
+fn bind(config: &Config) -> Result<(SocketAddr, Vec<TcpListener>), StartError> {
     let failed = |address| move |source| StartError::Listen { address, source };
-    let first = TcpListener::bind(config.listen)
-        .await
-        .map_err(failed(config.listen))?;
+    let listen = |address| pointsman_http::bind(address, Wildcard::BothFamilies);
+    let first = listen(config.listen).map_err(failed(config.listen))?;
     let address = first.local_addr().map_err(failed(config.listen))?;
     let mut listeners = vec![first];
     for also in &config.also_listen {
@@ -218,7 +227,7 @@ async fn bind(config: &Config) -> Result<(SocketAddr, Vec<TcpListener>), StartEr
             also.port()
         };
         let also = SocketAddr::new(also.ip(), port);
-        listeners.push(TcpListener::bind(also).await.map_err(failed(also))?);
+        listeners.push(listen(also).map_err(failed(also))?);
     }
     Ok((address, listeners))
 }

@@ -14,7 +14,7 @@ pub(crate) use tls::{TlsError, server_config};
 use crate::agent::{FoundLog, Input, LogError, Question};
 use crate::metrics::Metrics;
 use http::{Method, Request, Response, StatusCode};
-use pointsman_http::{Body, Incoming, reply, text};
+use pointsman_http::{Body, Connections, Incoming, Limits, reply, text};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -22,8 +22,12 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
-/// Connections at once.
-const MAX_CONNECTIONS: usize = 512;
+/// Connections at once. The API server shows a certificate, and is let in whatever others do.
+const CONNECTIONS: Limits = Limits {
+    total: 512,
+    kept: 256,
+    source: 64,
+};
 
 /// What answers need.
 pub(crate) struct Server {
@@ -39,7 +43,7 @@ impl Server {
     pub(crate) async fn run(self: Arc<Self>, listener: TcpListener, tls: Arc<rustls::ServerConfig>) {
         let listening = pointsman_http::Server {
             tls: Some(tls),
-            connections: MAX_CONNECTIONS,
+            slots: Connections::register(&self.metrics.registry).slots("https", CONNECTIONS),
             ..pointsman_http::Server::default()
         };
         let connected = move |peer: &pointsman_http::Peer| {

@@ -5,9 +5,11 @@
 //! again when it nears its end, no longer covers the names it must, or does not fit its key or the
 //! authority (a crash between two files leaves such a pair).
 //!
-//! The authority itself is never replaced, because a new one would lock out everybody who trusts the
-//! old one: an unreadable one is an error, and one that nears its end is kept and warned about. An
-//! operator replaces it by removing its files.
+//! The authority itself is never replaced by itself, because a new one would lock out everybody who trusts
+//! the old one: an unreadable one is an error, and one that nears its end is kept and warned about. An
+//! operator replaces it in steps ([`rotation`]).
+
+pub mod rotation;
 
 use super::files;
 use rcgen::{
@@ -183,34 +185,20 @@ impl Pki {
     /// Opens the authority in `dir`, or makes one where there is none.
     pub fn open(dir: &Path, now: SystemTime) -> Result<Self, PkiError> {
         files::private_dir(dir).map_err(at(dir))?;
-        let (certificate_path, key_path) = (dir.join("ca.crt"), dir.join("ca.key"));
-        let certificate = files::read_if_there(&certificate_path).map_err(at(&certificate_path))?;
-        let key = files::read_if_there(&key_path).map_err(at(&key_path))?;
-        let unusable = |path: &Path, problem: &str| PkiError::Authority {
-            path: path.into(),
-            problem: problem.into(),
+        let authority = match Authority::read(dir)? {
+            Some(authority) => authority,
+            None => Authority::create(dir, now)?,
         };
-        // The key is written first, so a certificate without a key is not a crash's doing.
-        let (ca_pem, key) = match (certificate, key) {
-            (Some(certificate), Some(key)) => {
-                let key = KeyPair::from_pem(&key).map_err(|_| unusable(&key_path, "not a private key"))?;
-                let facts = Facts::read(&certificate)
-                    .ok_or_else(|| unusable(&certificate_path, "not a certificate"))?;
-                if facts.public_key != key.public_key_raw() {
-                    return Err(unusable(&certificate_path, "does not belong to ca.key"));
-                }
-                if let Some(warning) = end_warning(&certificate_path, &facts, now) {
-                    tracing::warn!("{warning}");
-                }
-                (certificate, key)
-            }
-            (Some(_), None) => return Err(unusable(&key_path, "the key is missing")),
-            (None, _) => create_authority(dir, now)?,
-        };
-        let key_id = Facts::read(&ca_pem)
-            .and_then(|facts| facts.subject_key_id)
-            .ok_or_else(|| unusable(&certificate_path, "has no subject key identifier"))?;
-        let issuer = Issuer::from_ca_cert_pem(&ca_pem, key)?;
+        let ca_pem = authority.pem();
+        let (certificate, facts) = &authority.bundle[authority.signer];
+        if let Some(warning) = end_warning(&dir.join("ca.crt"), facts, now) {
+            tracing::warn!("{warning}");
+        }
+        let key_id = facts.subject_key_id.clone().ok_or_else(|| PkiError::Authority {
+            path: dir.join("ca.crt"),
+            problem: "has no subject key identifier".into(),
+        })?;
+        let issuer = Issuer::from_ca_cert_pem(certificate, authority.key)?;
         Ok(Self {
             dir: dir.into(),
             ca_pem,
@@ -219,12 +207,12 @@ impl Pki {
         })
     }
 
-    /// The authority's certificate, PEM.
+    /// The certificates of the authority, PEM: while it is replaced there are two.
     pub fn ca_pem(&self) -> &str {
         &self.ca_pem
     }
 
-    /// Where the authority's certificate is kept.
+    /// Where they are kept.
     pub fn ca_path(&self) -> PathBuf {
         self.dir.join("ca.crt")
     }
@@ -329,31 +317,95 @@ fn end_warning(path: &Path, facts: &Facts, now: SystemTime) -> Option<String> {
     let end = jiff::Timestamp::from_second(facts.not_after).unwrap_or(jiff::Timestamp::MAX);
     facts.nears_its_end(now).then(|| {
         format!(
-            "the certificate authority {} ends at {end} and is not replaced by itself: stop the server, move ca.crt and \
-             ca.key away and start it again, then give the new ca.crt and new kubeconfigs to every client",
+            "the certificate authority {} ends at {end} and is not replaced by itself: replace it in three steps with \
+             `pointsman ca rotate`",
             path.display()
         )
     })
 }
 
-fn create_authority(dir: &Path, now: SystemTime) -> Result<(String, KeyPair), PkiError> {
+/// What the files of an authority say.
+struct Authority {
+    /// Every certificate that is trusted, oldest first: as text, and what it says.
+    bundle: Vec<(String, Facts)>,
+    /// Which of them the key belongs to.
+    signer: usize,
+    key: KeyPair,
+}
+
+impl Authority {
+    /// The authority in `dir`, if there is one.
+    fn read(dir: &Path) -> Result<Option<Self>, PkiError> {
+        let (certificate_path, key_path) = (dir.join("ca.crt"), dir.join("ca.key"));
+        let certificates = files::read_if_there(&certificate_path).map_err(at(&certificate_path))?;
+        let key = files::read_if_there(&key_path).map_err(at(&key_path))?;
+        let unusable = |path: &Path, problem: &str| PkiError::Authority {
+            path: path.into(),
+            problem: problem.into(),
+        };
+        let Some(certificates) = certificates else {
+            return Ok(None);
+        };
+        // The key is written first, so a certificate without a key is not a crash's doing.
+        let key = key.ok_or_else(|| unusable(&key_path, "the key is missing"))?;
+        let key = KeyPair::from_pem(&key).map_err(|_| unusable(&key_path, "not a private key"))?;
+        let bundle: Option<Vec<_>> = split_pem(&certificates)
+            .map(|pem| Facts::read(&pem).map(|facts| (pem, facts)))
+            .collect();
+        let bundle = bundle.filter(|bundle| !bundle.is_empty());
+        let bundle = bundle.ok_or_else(|| unusable(&certificate_path, "not a certificate"))?;
+        let signer = bundle
+            .iter()
+            .rposition(|(_, facts)| facts.public_key == key.public_key_raw())
+            .ok_or_else(|| unusable(&certificate_path, "does not belong to ca.key"))?;
+        Ok(Some(Self { bundle, signer, key }))
+    }
+
+    /// Makes an authority of ten years, and writes its files.
+    fn create(dir: &Path, now: SystemTime) -> Result<Self, PkiError> {
+        let mut params = authority_params("pointsman-ca");
+        set_life(&mut params, now, CA_LIFE);
+        let key = KeyPair::generate()?;
+        let certificate = params.self_signed(&key)?.pem();
+        let (certificate_path, key_path) = (dir.join("ca.crt"), dir.join("ca.key"));
+        files::replace(&key_path, key.serialize_pem().as_bytes(), files::SECRET).map_err(at(&key_path))?;
+        files::replace(&certificate_path, certificate.as_bytes(), files::PUBLIC)
+            .map_err(at(&certificate_path))?;
+        Ok(Self::read(dir)?.expect("its files were written"))
+    }
+
+    /// All trusted certificates.
+    fn pem(&self) -> String {
+        self.bundle.iter().map(|(pem, _)| pem.as_str()).collect()
+    }
+
+    fn next_step(&self) -> rotation::Step {
+        match (self.bundle.len(), self.signer + 1 == self.bundle.len()) {
+            (1, _) => rotation::Step::Trust,
+            (_, false) => rotation::Step::Issue,
+            (_, true) => rotation::Step::Drop,
+        }
+    }
+}
+
+/// The certificates of a bundle, one by one.
+fn split_pem(bundle: &str) -> impl Iterator<Item = String> {
+    let parts = bundle.split_inclusive("-----END CERTIFICATE-----");
+    let parts = parts.map(str::trim).filter(|part| !part.is_empty());
+    parts.map(|part| format!("{part}\n"))
+}
+
+fn authority_params(name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, "pointsman-ca");
+    params.distinguished_name.push(DnType::CommonName, name);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![
         KeyUsagePurpose::DigitalSignature,
         KeyUsagePurpose::KeyCertSign,
         KeyUsagePurpose::CrlSign,
     ];
-    set_life(&mut params, now, CA_LIFE);
-    let key = KeyPair::generate()?;
-    let certificate = params.self_signed(&key)?.pem();
-    let (certificate_path, key_path) = (dir.join("ca.crt"), dir.join("ca.key"));
-    files::replace(&key_path, key.serialize_pem().as_bytes(), files::SECRET).map_err(at(&key_path))?;
-    files::replace(&certificate_path, certificate.as_bytes(), files::PUBLIC)
-        .map_err(at(&certificate_path))?;
-    Ok((certificate, key))
+    params
 }
 
 fn leaf_params(identity: &Identity, now: SystemTime) -> Result<CertificateParams, PkiError> {

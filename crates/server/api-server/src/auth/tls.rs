@@ -3,11 +3,17 @@
 //! TLS 1.2 and 1.3 with HTTP/2 and HTTP/1.1. A client certificate is optional; one that is offered
 //! must be signed by a trusted authority for client use, or the handshake fails.
 
+mod clients;
+
+use clients::Clients;
 use rustls::RootCertStore;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{ClientHello, ResolvesServerCert, ServerConfig, WebPkiClientVerifier};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{
+    ClientHello, NoServerSessionStorage, ResolvesServerCert, ServerConfig, WebPkiClientVerifier,
+};
 use rustls::sign::CertifiedKey;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -46,19 +52,28 @@ pub struct TlsFiles {
     pub client_authorities: Vec<PathBuf>,
 }
 
-/// The serving certificate, replaceable while the server runs.
+/// What can be replaced while the server runs: its certificate, and whose clients it believes.
 #[derive(Debug)]
-pub struct ServingCertificate(RwLock<Arc<CertifiedKey>>);
+pub struct Replaceable {
+    serving: Arc<ServingCertificate>,
+    clients: Arc<Clients>,
+}
 
-impl ServingCertificate {
-    /// Reads the files again; connections made afterwards use them. On an error the former
-    /// certificate stays.
+impl Replaceable {
+    /// Reads the files again; connections made afterwards use them. On an error everything stays as it is.
     pub fn reload(&self, files: &TlsFiles) -> Result<(), TlsError> {
-        let fresh = load_certified_key(files, &provider())?;
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(fresh);
+        let provider = Arc::new(provider());
+        let fresh = load_certified_key(files, &provider)?;
+        let clients = load_verifier(files, &provider)?;
+        *self.serving.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(fresh);
+        self.clients.replace(clients);
         Ok(())
     }
 }
+
+/// The certificate that the server shows.
+#[derive(Debug)]
+struct ServingCertificate(RwLock<Arc<CertifiedKey>>);
 
 impl ResolvesServerCert for ServingCertificate {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
@@ -66,13 +81,36 @@ impl ResolvesServerCert for ServingCertificate {
     }
 }
 
-/// The TLS configuration for `files`, and the handle that replaces its certificate later.
-pub fn server_config(files: &TlsFiles) -> Result<(Arc<ServerConfig>, Arc<ServingCertificate>), TlsError> {
+/// The TLS configuration for `files`, and the handle that replaces what they held later.
+pub fn server_config(files: &TlsFiles) -> Result<(Arc<ServerConfig>, Arc<Replaceable>), TlsError> {
     let provider = Arc::new(provider());
-    let unusable = |path: &Path, problem: String| TlsError::Unusable {
+    let certified = load_certified_key(files, &provider)?;
+    let serving = Arc::new(ServingCertificate(RwLock::new(Arc::new(certified))));
+    let clients = Arc::new(Clients::new(load_verifier(files, &provider)?));
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
+        .map_err(|error| unusable(&files.certificate, error.to_string()))?
+        .with_client_cert_verifier(clients.clone())
+        .with_cert_resolver(serving.clone());
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    // Who resumes a session shows no certificate again, and would outlive the trust in it.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok((Arc::new(config), Arc::new(Replaceable { serving, clients })))
+}
+
+fn unusable(path: &Path, problem: String) -> TlsError {
+    TlsError::Unusable {
         path: path.into(),
         problem,
-    };
+    }
+}
+
+/// Believes the clients that the files' authorities vouch for.
+fn load_verifier(
+    files: &TlsFiles,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     let mut roots = RootCertStore::empty();
     for path in &files.client_authorities {
         for certificate in read_certificates(path)? {
@@ -81,24 +119,14 @@ pub fn server_config(files: &TlsFiles) -> Result<(Arc<ServerConfig>, Arc<Serving
                 .map_err(|error| unusable(path, error.to_string()))?;
         }
     }
-    let verifier = if roots.is_empty() {
-        WebPkiClientVerifier::no_client_auth()
-    } else {
-        let authorities = files.client_authorities.first().cloned().unwrap_or_default();
-        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
-            .allow_unauthenticated()
-            .build()
-            .map_err(|error| unusable(&authorities, error.to_string()))?
-    };
-    let certified = load_certified_key(files, &provider)?;
-    let serving = Arc::new(ServingCertificate(RwLock::new(Arc::new(certified))));
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
-        .map_err(|error| unusable(&files.certificate, error.to_string()))?
-        .with_client_cert_verifier(verifier)
-        .with_cert_resolver(serving.clone());
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok((Arc::new(config), serving))
+    if roots.is_empty() {
+        return Ok(WebPkiClientVerifier::no_client_auth());
+    }
+    let authorities = files.client_authorities.first().cloned().unwrap_or_default();
+    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+        .allow_unauthenticated()
+        .build()
+        .map_err(|error| unusable(&authorities, error.to_string()))
 }
 
 fn provider() -> CryptoProvider {

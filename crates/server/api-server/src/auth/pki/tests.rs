@@ -127,7 +127,7 @@ fn an_authority_near_its_end_or_past_it_is_kept() {
     for part in [
         &*dir.path().join("ca.crt").to_string_lossy(),
         &end.to_string(),
-        "move ca.crt and ca.key away",
+        "pointsman ca rotate",
     ] {
         assert!(said.contains(part), "{said}");
     }
