@@ -6,6 +6,7 @@ mod config_file;
 mod controllers;
 mod duration;
 mod explain;
+mod gate;
 mod hollow;
 mod logging;
 mod metrics_reference;
@@ -80,6 +81,11 @@ enum Command {
     Load(trials::LoadFlags),
     /// Measure how long changes take to reach every node, and say when a pod may be stopped.
     Sli(Box<sli::Flags>),
+    /// Wait until no node sends new connections to a pod that is being deleted.
+    ///
+    /// For a preStop hook: it asks the shutdown gate of `sli` about its own pod, which the downward API names, and
+    /// ends when the pod may be stopped, or after --bound.
+    Gate(gate::Flags),
     /// Print the reference of all metrics, in Markdown.
     #[command(hide = true)]
     MetricsReference,
@@ -154,6 +160,7 @@ fn main() -> ExitCode {
             Command::ServeHttp(flags) => cluster::serve_http::run(flags.listen, stop_signal()).await,
             Command::Load(flags) => cluster::load::run(flags.config(), stop_signal()).await,
             Command::Sli(flags) => sli::run(*flags).await,
+            Command::Gate(flags) => gate::run(flags).await,
             Command::MetricsReference => metrics_reference::run(),
             Command::Hollow(flags) => hollow::run(*flags).await,
             Command::Scenario(flags) => pointsman_scenario::run(flags.config()).await,

@@ -87,7 +87,7 @@ struct RollingFlags {
     /// New connections each second from every node.
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rate: u32,
-    /// Whether pods wait at the shutdown gate; without it they are stopped at once.
+    /// Who asks the shutdown gate before pods are stopped.
     #[arg(long, value_enum, default_value_t)]
     gate: Gate,
 }
@@ -99,6 +99,10 @@ enum Gate {
     On,
     /// By the pods' annotation, to see what it is for.
     Off,
+    /// Not by the agent, but by a preStop hook, for its Service.
+    ServiceHook,
+    /// Not by the agent, but by a preStop hook, for its pod.
+    PodHook,
 }
 
 impl ScenarioFlags {
@@ -143,6 +147,8 @@ impl RollingFlags {
             gate: match self.gate {
                 Gate::On => scenario::Gate::On,
                 Gate::Off => scenario::Gate::Off,
+                Gate::ServiceHook => scenario::Gate::ServiceHook,
+                Gate::PodHook => scenario::Gate::PodHook,
             },
         }
     }

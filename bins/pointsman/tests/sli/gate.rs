@@ -22,6 +22,8 @@ async fn a_gate_opens_when_the_last_programmer_has_the_slice() {
     let lowest = "pointsman_sli_watermark_lowest_resource_version{resource=\"endpointslices\"}";
     site.metric_becomes(lowest, ready as f64).await;
 
+    let pods = site.client.api(Resource::PODS, Some("default"));
+    pods.delete("a", &DeleteOptions::default()).await.unwrap();
     let path = format!("/gate/v1/pods/default/a?uid={uid}&bound=30s");
     let asked = site.json(&path);
     tokio::pin!(asked);
@@ -41,13 +43,13 @@ async fn a_gate_opens_when_the_last_programmer_has_the_slice() {
     assert_eq!(answer["outcome"], "everywhere");
     assert!(answer["waitedSeconds"].as_f64().unwrap() > 0.5, "{answer}");
 
-    // The form for hooks that cannot name their pod: the pod has to be under deletion.
-    let pods = site.client.api(Resource::PODS, Some("default"));
-    pods.delete("a", &DeleteOptions::default()).await.unwrap();
+    // The form for hooks that cannot name their pod.
     let path = "/gate/v1/namespaces/default/services/web?node=n1&bound=30s";
     assert_eq!(site.json(path).await["outcome"], "everywhere");
     let elsewhere = "/gate/v1/namespaces/default/services/web?node=n9";
-    assert_eq!(site.json(elsewhere).await["outcome"], "no-endpoints");
+    assert_eq!(site.json(elsewhere).await["outcome"], "not-deleting");
+    let unknown = "/gate/v1/namespaces/default/services/other";
+    assert_eq!(site.json(unknown).await["outcome"], "no-endpoints");
     site.metric_becomes(
         "pointsman_gate_opened_total{form=\"service\",outcome=\"everywhere\"}",
         1.0,
@@ -85,6 +87,65 @@ async fn a_node_that_hangs_holds_a_deletion_up_to_the_bound_and_is_named() {
         assert!(Instant::now() < deadline, "no event: {events}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+}
+
+#[tokio::test]
+async fn pods_that_are_not_being_deleted_get_an_answer_at_once() {
+    let one = Programmer::start("n1").await;
+    let site = Site::start(&[&one], |_| {}).await;
+    let (ready, uid) = site.endpoint("a").await;
+    one.commit(ready);
+    let lowest = "pointsman_sli_watermark_lowest_resource_version{resource=\"endpointslices\"}";
+    site.metric_becomes(lowest, ready as f64).await;
+    let pod = format!("/gate/v1/pods/default/a?uid={uid}&bound=60s");
+    let asked = Instant::now();
+    for path in [
+        pod.as_str(),
+        "/gate/v1/pods/default/a?bound=60s",
+        "/gate/v1/namespaces/default/services/web?bound=60s",
+    ] {
+        assert_eq!(site.json(path).await["outcome"], "not-deleting", "{path}");
+    }
+    assert!(asked.elapsed() < SOON, "nobody waited for a bound");
+    let waiting = site.metric("pointsman_gate_waiting").await;
+    assert_eq!(waiting, 0.0);
+}
+
+#[tokio::test]
+async fn one_address_cannot_keep_all_gates_busy() {
+    // Both ends of every connection are here.
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let raised = rustix::process::Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
+    let one = Programmer::start("n1").await;
+    let site = Site::start(&[&one], |_| {}).await;
+    let (ready, uid) = site.endpoint("a").await;
+    one.commit(ready);
+    // Nobody has the slice that takes it out of use: whoever asks waits.
+    site.terminate("a", &uid).await;
+    site.metric_becomes(LIVE, 1.0).await;
+    let path = format!("/gate/v1/pods/default/a?uid={uid}&bound=60s");
+    let mut held = tokio::task::JoinSet::new();
+    let address = site.address();
+    for _ in 0..600 {
+        let path = path.clone();
+        held.spawn(async move { crate::site::get(address, &path).await });
+    }
+    let mut refused = 0;
+    while refused < 600 - 512 {
+        let (code, body) = held.join_next().await.unwrap().unwrap().unwrap();
+        assert_eq!(code, 429, "{body}");
+        refused += 1;
+    }
+    site.metric_becomes("pointsman_gate_waiting", 512.0).await;
+    // They hang up, and their places are free.
+    held.abort_all();
+    site.metric_becomes("pointsman_gate_waiting", 0.0).await;
+    let other = format!("/gate/v1/pods/default/a?uid={uid}&bound=0s");
+    assert_eq!(site.json(&other).await["outcome"], "bound");
 }
 
 #[tokio::test]

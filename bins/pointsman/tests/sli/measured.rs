@@ -190,7 +190,8 @@ async fn an_outage_is_in_the_figures_while_it_lasts() {
         state["changes"][0]["openSeconds"].as_f64() > Some(0.5),
         "{state:#}"
     );
-    site.metric_becomes("pointsman_sli_programmers_lagging", 1.0).await;
+    site.metric_becomes("pointsman_sli_programmers_lagging", 1.0)
+        .await;
     site.metric_becomes("pointsman_sli_changes_open", 1.0).await;
     two.commit(version);
     let calm = |state: &Value| (state["summary"]["level"] == "ok").then(|| state.clone());

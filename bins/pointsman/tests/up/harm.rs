@@ -24,12 +24,20 @@ pub fn process_of(cluster: &Cluster, node: &str, part: &str) -> Pid {
     Pid::from_raw(found).unwrap()
 }
 
-/// An agent that was stopped in the middle of what it did; goes on when it is dropped.
+/// A process that was stopped in the middle of what it did; goes on when it is dropped.
 pub struct Stopped(Pid);
 
 impl Stopped {
     pub fn agent(cluster: &Cluster, node: &str) -> Self {
-        let pid = process_of(cluster, node, "node");
+        Self::process(cluster, node, "node")
+    }
+
+    pub fn proxy(cluster: &Cluster, node: &str) -> Self {
+        Self::process(cluster, node, "proxy")
+    }
+
+    fn process(cluster: &Cluster, node: &str, part: &str) -> Self {
+        let pid = process_of(cluster, node, part);
         kill_process(pid, Signal::STOP).unwrap();
         Self(pid)
     }

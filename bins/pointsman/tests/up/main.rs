@@ -13,4 +13,5 @@ mod pods;
 mod profile;
 mod rootless;
 mod scenario;
+mod silent;
 mod traffic;

@@ -34,6 +34,21 @@ fn rolling_updates_lose_requests_without_the_gate_and_none_with_it() {
 }
 
 #[test]
+fn rolling_updates_lose_nothing_when_hooks_ask_the_gate_for_their_pod_or_their_service() {
+    require_netns!();
+    let cluster = Cluster::start(&["--nodes=2"]);
+    for gate in ["--gate=service-hook", "--gate=pod-hook"] {
+        let load = ["rolling", "--updates=6", "--replicas=2", "--rate=300", gate];
+        let said = play(&cluster, &load);
+        assert!(said["requests"]["answered"].as_u64().unwrap() > 100, "{said:#}");
+        assert_eq!(said["requests"]["failed"], 0, "{gate}: {said:#}");
+        if gate == "--gate=pod-hook" {
+            assert_eq!(said["gates"]["outcomes"], serde_json::json!({ "everywhere": 12 }));
+        }
+    }
+}
+
+#[test]
 fn the_scenario_sees_every_kind_of_change_in_packets_and_in_the_report() {
     require_netns!();
     let cluster = Cluster::start(&["--nodes=2"]);

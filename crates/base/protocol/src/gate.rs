@@ -158,14 +158,17 @@ pub enum Outcome {
     NoEndpoints,
     /// No programmer reports a watermark.
     NoProgrammers,
+    /// Nobody is deleting the pod, or any pod of the Service: there is nothing to wait for.
+    NotDeleting,
 }
 
 impl Outcome {
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::Everywhere,
         Self::Bound,
         Self::NoEndpoints,
         Self::NoProgrammers,
+        Self::NotDeleting,
     ];
 
     /// The word in answers and metrics.
@@ -175,6 +178,7 @@ impl Outcome {
             Self::Bound => "bound",
             Self::NoEndpoints => "no-endpoints",
             Self::NoProgrammers => "no-programmers",
+            Self::NotDeleting => "not-deleting",
         }
     }
 

@@ -19,6 +19,8 @@ pub const OVERDUE_WAIT: Duration = HEARTBEAT;
 /// What a gate looks at.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation {
+    /// What is known of the deletion that the gate is for.
+    pub deletion: Deletion,
     /// What has to be everywhere.
     pub requirement: Requirement,
     /// Whether too little is known yet: endpoints or programmers may still turn up.
@@ -35,6 +37,17 @@ pub struct Situation {
     pub bound: Duration,
 }
 
+/// What is known of the deletion that a gate is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deletion {
+    /// Whether there is one, and of which pod, is still to be seen: whoever asks may be ahead of our watch.
+    Unsettled,
+    /// All that whoever asks can know of is known here, too.
+    Settled,
+    /// The API server itself says that nothing is being deleted.
+    None,
+}
+
 /// Whether the gate opens, and why.
 pub fn decide(situation: &Situation) -> Option<Outcome> {
     let over = situation.waited >= situation.bound;
@@ -42,6 +55,11 @@ pub fn decide(situation: &Situation) -> Option<Outcome> {
     // Programmers that are known and never reported may still be connecting, unless they are overdue.
     let nobody = !situation.reported && situation.lowest_punctual.is_none();
     let has = |lowest: Option<u64>, revision| lowest.is_none_or(|lowest| lowest >= revision);
+    match situation.deletion {
+        Deletion::Unsettled => return over.then_some(Outcome::Bound),
+        Deletion::None => return Some(Outcome::NotDeleting),
+        Deletion::Settled => {}
+    }
     match situation.requirement {
         Requirement::Nothing => (!may_change).then_some(Outcome::NoEndpoints),
         _ if nobody => (!may_change).then_some(Outcome::NoProgrammers),
@@ -63,6 +81,7 @@ mod tests {
 
     fn situation(requirement: Requirement, lowest: u64, waited_ms: u64) -> Situation {
         Situation {
+            deletion: Deletion::Settled,
             requirement,
             may_appear: false,
             reported: true,
@@ -124,6 +143,18 @@ mod tests {
             ..mute
         };
         assert_eq!(decide(&connecting), None);
+    }
+
+    #[test]
+    fn a_version_that_is_everywhere_means_nothing_before_the_deletion_is_seen() {
+        let passed = |deletion, waited_ms| Situation {
+            deletion,
+            ..situation(Requirement::Revision(10), 10, waited_ms)
+        };
+        assert_eq!(decide(&passed(Deletion::Unsettled, 4_999)), None);
+        assert_eq!(decide(&passed(Deletion::Unsettled, 5_000)), Some(Outcome::Bound));
+        assert_eq!(decide(&passed(Deletion::Settled, 0)), Some(Outcome::Everywhere));
+        assert_eq!(decide(&passed(Deletion::None, 0)), Some(Outcome::NotDeleting));
     }
 
     #[test]

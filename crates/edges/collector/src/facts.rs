@@ -70,6 +70,8 @@ pub(crate) struct ServiceInfo {
     pub cluster_ip: Box<str>,
     /// When this version was written, as far as the API server wrote that down.
     pub written: Option<Moment>,
+    /// Which pods it is for, as a label selector; none if it says nothing about that.
+    pub selector: Option<Box<str>>,
     pub spec_hash: u64,
     /// Whether programmers do anything for it.
     pub programmed: bool,
@@ -82,7 +84,11 @@ impl From<Described> for ServiceInfo {
             times,
             spec_hash,
         } = described;
+        let equals = |(key, value): (&str, &str)| format!("{key}={value}");
+        let selector = service.selector.as_ref();
+        let selector = selector.map(|it| it.iter().map(equals).collect::<Vec<_>>().join(","));
         Self {
+            selector: selector.map(Into::into),
             programmed: service.is_programmed(),
             written: times.written(),
             kind: service.kind.unwrap_or_else(|| "ClusterIP".into()),

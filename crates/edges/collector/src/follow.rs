@@ -14,6 +14,8 @@ use pointsman_protocol::{clock, relay};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 
+use crate::gates::GateId;
+use crate::gates::deletions::PodState;
 use crate::now;
 
 /// How long a programmer may take until its stream begins.
@@ -61,6 +63,11 @@ pub(crate) enum Observation {
         who: Key,
         text: Result<Bytes, String>,
         at: Moment,
+    },
+    /// What the API server says of the pods of a gate; nothing if it did not answer.
+    Deletions {
+        gate: GateId,
+        said: Option<Arc<[PodState]>>,
     },
 }
 

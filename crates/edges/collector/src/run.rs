@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pointsman_api_client::events::Recorder;
@@ -20,6 +21,7 @@ use crate::config::Config;
 use crate::durable::{Found, Store};
 use crate::facts::Described;
 use crate::follow;
+use crate::gates::deletions::Reader;
 use crate::hosts::Hosts;
 use crate::metrics::Metrics;
 use crate::owner::{Input, Lines, Owner, Parts};
@@ -140,24 +142,25 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         login,
         requests,
         gate_bound: config.gate_bound,
+        asked: Arc::default(),
     };
     let gates = site.clone();
     let page_server = Server {
         slots: connections.slots("page", Limits::default()),
         ..Server::default()
     };
-    tasks.spawn(page_server.serve_forever(listener, move |_| {
-        let site = site.clone();
-        move |request| site.clone().everything(request)
+    tasks.spawn(page_server.serve_forever(listener, move |peer| {
+        let (site, source) = (site.clone(), peer.address.ip());
+        move |request| site.clone().everything(request, source)
     }));
     if let Some(listener) = gate_listener {
         let server = Server {
             slots: connections.slots("gate", GATES),
             ..Server::default()
         };
-        tasks.spawn(server.serve_forever(listener, move |_| {
-            let gates = gates.clone();
-            move |request| gates.clone().gate_only(request)
+        tasks.spawn(server.serve_forever(listener, move |peer| {
+            let (gates, source) = (gates.clone(), peer.address.ip());
+            move |request| gates.clone().gate_only(request, source)
         }));
     }
     let owner = Owner::new(Parts {
@@ -165,6 +168,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         metrics,
         recorder,
         observed,
+        reader: Reader::new(client),
         store,
         found,
         page,

@@ -1,6 +1,8 @@
 //! What can be asked over HTTP?
 
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
@@ -10,7 +12,7 @@ use pointsman_telemetry::{CONTENT_TYPE, Registry};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::auth::Login;
-use crate::gates::Question;
+use crate::gates::{GateId, Question, Refused};
 use crate::hosts::Hosts;
 use crate::owner::Request as Ask;
 use crate::page;
@@ -23,17 +25,19 @@ pub(crate) struct Site {
     pub hosts: Hosts,
     pub requests: mpsc::Sender<Ask>,
     pub gate_bound: Duration,
+    /// How many gates were asked for.
+    pub asked: Arc<AtomicU64>,
     /// What the page shows, as it changes. Each open page subscribes, so that without one nothing is made.
     pub page: watch::Sender<Arc<str>>,
 }
 
 impl Site {
     /// Answers on the listener for people and for Prometheus.
-    pub async fn everything(self, request: Request<Incoming>) -> Response<Body> {
-        uncached(self.answer(request).await)
+    pub async fn everything(self, request: Request<Incoming>, source: IpAddr) -> Response<Body> {
+        uncached(self.answer(request, source).await)
     }
 
-    async fn answer(self, request: Request<Incoming>) -> Response<Body> {
+    async fn answer(self, request: Request<Incoming>, source: IpAddr) -> Response<Body> {
         let path = request.uri().path();
         if matches!(path, "/healthz" | "/livez" | "/readyz") {
             return text(StatusCode::OK, "ok");
@@ -56,7 +60,7 @@ impl Site {
             "/api/v1/state" => self.ask(Ask::State).await,
             "/perfdash.json" => self.ask(Ask::PerfDash).await,
             "/api/v1/events" => page::events(self.page.subscribe(), self.requests).await,
-            _ if path.starts_with(gate::PATH) => self.gate(&request).await,
+            _ if path.starts_with(gate::PATH) => self.gate(&request, source).await,
             _ => page::asset(path),
         }
     }
@@ -70,33 +74,60 @@ impl Site {
     }
 
     /// Answers on the listener for nodes.
-    pub async fn gate_only(self, request: Request<Incoming>) -> Response<Body> {
+    pub async fn gate_only(self, request: Request<Incoming>, source: IpAddr) -> Response<Body> {
         uncached(match request.uri().path() {
             "/healthz" | "/livez" | "/readyz" => text(StatusCode::OK, "ok"),
-            path if path.starts_with(gate::PATH) => self.gate(&request).await,
+            path if path.starts_with(gate::PATH) => self.gate(&request, source).await,
             _ => text(StatusCode::NOT_FOUND, "not found"),
         })
     }
 
-    async fn gate(&self, request: &Request<Incoming>) -> Response<Body> {
+    async fn gate(&self, request: &Request<Incoming>, source: IpAddr) -> Response<Body> {
         let uri = request.uri();
         let asked = match gate::Question::decode(uri.path(), uri.query().unwrap_or("")) {
             Ok(asked) => asked,
             Err(error) => return text(StatusCode::BAD_REQUEST, error.to_string()),
         };
         let (reply, answer) = oneshot::channel();
+        let id = GateId(self.asked.fetch_add(1, Ordering::Relaxed));
         let question = Ask::Gate(Question {
+            id,
+            source,
             gate: asked.subject,
             bound: asked.bound.unwrap_or(self.gate_bound),
             reply,
         });
-        let busy = || text(StatusCode::SERVICE_UNAVAILABLE, "too many gates are waiting");
         if self.requests.try_send(question).is_err() {
-            return busy();
+            return text(StatusCode::SERVICE_UNAVAILABLE, Refused::TooMany.to_string());
         }
-        match answer.await {
-            Ok(answer) => pointsman_http::reply(StatusCode::OK, "application/json", answer.encode()),
-            Err(_) => busy(),
+        let mut asking = Asking {
+            site: self,
+            id: Some(id),
+        };
+        let answer = answer.await;
+        asking.id = None;
+        match answer {
+            Ok(Ok(answer)) => pointsman_http::reply(StatusCode::OK, "application/json", answer.encode()),
+            Ok(Err(refused @ Refused::TooManyOfSource)) => {
+                text(StatusCode::TOO_MANY_REQUESTS, refused.to_string())
+            }
+            Ok(Err(refused)) => text(StatusCode::SERVICE_UNAVAILABLE, refused.to_string()),
+            Err(_) => text(StatusCode::SERVICE_UNAVAILABLE, "stopping"),
+        }
+    }
+}
+
+/// A gate that somebody waits for; if they hang up, nobody does.
+struct Asking<'a> {
+    site: &'a Site,
+    id: Option<GateId>,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            // If the owner has no time for it now, it finds out when the wait is over.
+            let _ = self.site.requests.try_send(Ask::HungUp(id));
         }
     }
 }

@@ -16,7 +16,6 @@ use pointsman_sli::slo::{Day, judge};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::gates;
 use crate::owner::Owner;
 
 const CHANGES: usize = 60;
@@ -39,7 +38,7 @@ pub(crate) fn state(owner: &Owner, now: Moment) -> Value {
         "changes": changes(&owner.world.fold, now),
         "services": services(owner, &judgement),
         "profile": profile(owner),
-        "gates": gates_view(owner, now),
+        "gates": gates_view(owner),
     })
 }
 
@@ -58,7 +57,7 @@ fn summary(owner: &Owner, judgement: &Judgement<'_>, now: Moment) -> Value {
             };
             format!("{}{others}: {}", worst.name, reason(worst, now))
         }
-        Level::Busy => busy(judgement.open.len(), owner.gates.waiting.len()),
+        Level::Busy => busy(judgement.open.len(), owner.gates.waiting().len()),
         Level::Ok => match fold.in_state(State::Unreachable, now) {
             0 => format!("everything is in the kernels of all {} nodes", fold.counted()),
             gone => format!(
@@ -327,16 +326,15 @@ fn profile(owner: &Owner) -> Value {
     json!({ "name": profile.profile, "conditions": conditions.collect::<Vec<_>>() })
 }
 
-fn gates_view(owner: &Owner, now: Moment) -> Value {
+fn gates_view(owner: &Owner) -> Value {
     let world = &owner.world;
-    let waiting = owner.gates.waiting.iter().take(LAGGING).map(|waiting| {
+    let waiting = owner.gates.waiting().take(LAGGING).map(|waiting| {
         let waited = Instant::now().saturating_duration_since(waiting.asked);
-        let (requirement, _) = gates::requirement(&waiting.gate, world, waited, now);
-        let behind = match requirement {
+        let behind = match waiting.requirement {
             Requirement::Revision(revision) => world.fold.behind(Resource::Slices, revision, NAMED),
             _ => Vec::new(),
         };
-        let reason = match requirement {
+        let reason = match waiting.requirement {
             Requirement::Nothing => "looking for endpoints",
             Requirement::Unmarked => "no slice takes it out of use yet",
             Requirement::Revision(_) => "not in every kernel yet",
@@ -362,7 +360,7 @@ fn gates_view(owner: &Owner, now: Moment) -> Value {
     });
     json!({
         "boundSeconds": owner.gate_bound().as_secs_f64(),
-        "waitingTotal": owner.gates.waiting.len(),
+        "waitingTotal": owner.gates.waiting().len(),
         "waiting": waiting.collect::<Vec<_>>(),
         "recent": recent.collect::<Vec<_>>(),
     })

@@ -30,6 +30,8 @@ pub(crate) struct World {
     pods: HashMap<Box<str>, PodEntry>,
     /// Version and trigger time of each slice as last seen.
     slices: HashMap<ObjectKey, (u64, Option<Moment>)>,
+    /// Pods whose endpoints or deletion changed.
+    touched: Vec<Arc<str>>,
     pub slices_listed: bool,
     services_listed: bool,
     nodes_listed: bool,
@@ -52,6 +54,7 @@ impl World {
             profile: None,
             pods: HashMap::new(),
             slices: HashMap::new(),
+            touched: Vec::new(),
             slices_listed: false,
             services_listed: false,
             nodes_listed: false,
@@ -89,6 +92,7 @@ impl World {
         let trigger = object.trigger();
         let known = self.slices.insert(key.clone(), (revision, trigger));
         let name = key.to_string();
+        self.touch_slice(&name);
         let Some(facts) = facts::slice(object, revision) else {
             self.endpoints.remove(&name, revision, now);
             return;
@@ -105,11 +109,19 @@ impl World {
             self.slice_changed(revision, service, kind, pod, fresh, now);
         }
         self.endpoints.apply(&name, facts, now);
+        self.touch_slice(&name);
+    }
+
+    /// Gates of the pods of a slice have to be looked at.
+    fn touch_slice(&mut self, name: &str) {
+        let pods = self.endpoints.slice(name).map(|endpoint| endpoint.pod.clone());
+        self.touched.extend(pods);
     }
 
     fn slice_deleted(&mut self, key: &ObjectKey, revision: u64, now: Moment) {
         self.slices.remove(key);
         let name = key.to_string();
+        self.touch_slice(&name);
         let service = self.endpoints.service_of(&name).map(str::to_owned);
         if let Some(service) = service.filter(|_| revision > 0 && self.slices_listed) {
             self.slice_changed(revision, service, Kind::Removed, None, None, now);
@@ -218,6 +230,7 @@ impl World {
             } => {
                 self.fold.observe(number(&resource_version));
                 let info = PodInfo::from(object);
+                self.touched.push(key.to_string().into());
                 match self.pods.get_mut(&*key.to_string()) {
                     Some(entry) if entry.info == info => {}
                     Some(entry) => *entry = PodEntry { info, seen: now },
@@ -228,6 +241,7 @@ impl World {
                 }
             }
             Event::Deleted { key, .. } => {
+                self.touched.push(key.to_string().into());
                 self.pods.remove(&*key.to_string());
             }
             Event::Synced(version) => self.fold.observe(number(&version)),
@@ -278,33 +292,42 @@ impl World {
         }
     }
 
-    /// What must be everywhere before this pod may be stopped, and whether it may have endpoints that
+    /// What must be everywhere before this pod may be stopped, and for how long it may have endpoints that
     /// we do not know yet.
-    pub fn of_pod(&self, pod: &str, uid: &str, now: Moment) -> (Requirement, bool) {
+    pub fn of_pod(&self, pod: &str, uid: &str, now: Moment) -> (Requirement, Duration) {
         if !self.knows_enough() {
-            return (Requirement::Unmarked, true);
+            return (Requirement::Unmarked, Duration::ZERO);
         }
         let requirement = self.endpoints.of_pod(pod, uid);
-        let fresh = self.pods.get(pod).is_some_and(|entry| {
-            entry.info.ready && entry.info.changed.is_some_and(|at| now.since(at) < FRESH)
-        });
-        (requirement, fresh && requirement == Requirement::Nothing)
+        let ready = self.pods.get(pod).filter(|entry| entry.info.ready);
+        let changed = ready.and_then(|entry| entry.info.changed);
+        let fresh = changed.filter(|_| requirement == Requirement::Nothing);
+        (
+            requirement,
+            fresh.map_or(Duration::ZERO, |at| FRESH.saturating_sub(now.since(at))),
+        )
     }
 
-    /// The same for all pods of a Service on a node that are being deleted.
-    pub fn of_service(&self, service: &str, node: Option<&str>) -> Requirement {
-        if !self.knows_enough() {
-            return Requirement::Unmarked;
-        }
-        let deleting = |pod: &str, uid: &str| match self.pods.get(pod) {
-            Some(entry) => entry.info.deleting || *entry.info.uid != *uid,
-            None => true,
-        };
-        let pods = self.endpoints.of_service(service, node);
-        let pods = pods.into_iter().filter(|(pod, uid, _)| deleting(pod, uid));
-        pods.map(|(_, _, requirement)| requirement)
-            .max()
-            .unwrap_or(Requirement::Nothing)
+    /// Whether our watch shows that a pod is being deleted, or that another one has its name since.
+    pub fn is_deleting(&self, pod: &str, uid: &str) -> bool {
+        let other = |known: &str| !uid.is_empty() && known != uid;
+        let known = self.pods.get(pod).map(|entry| &entry.info);
+        known.is_some_and(|info| info.deleting || other(&info.uid))
+    }
+
+    /// The pods (namespace/name, uid) of a Service on a node that our watch shows to be under deletion.
+    pub fn deleting_of_service(&self, service: &str, node: Option<&str>) -> Vec<(Box<str>, Box<str>)> {
+        let pods = self.endpoints.of_service(service, node).into_iter();
+        let deleting = pods.filter(|(pod, uid)| {
+            let known = self.pods.get(&**pod).map(|entry| &entry.info);
+            known.is_some_and(|info| info.deleting && *info.uid == **uid)
+        });
+        deleting.map(|(pod, uid)| ((&*pod).into(), uid)).collect()
+    }
+
+    /// The pods whose endpoints or deletion changed since this was last asked.
+    pub fn take_touched(&mut self) -> Vec<Arc<str>> {
+        std::mem::take(&mut self.touched)
     }
 
     /// Whether all endpoints and all nodes have been listed once.

@@ -28,16 +28,16 @@ pub struct Gate {
 
 /// What came of the wait.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Waited {
-    pub(crate) outcome: WaitOutcome,
-    pub(crate) waited: Duration,
+pub struct Waited {
+    pub outcome: WaitOutcome,
+    pub waited: Duration,
     /// Nodes that were behind when the wait ended.
-    pub(crate) behind: Vec<String>,
+    pub behind: Vec<String>,
 }
 
 /// Why the wait is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WaitOutcome {
+pub enum WaitOutcome {
     Opened(Outcome),
     /// The gate opened for a reason that is not known here.
     Other,
@@ -46,7 +46,7 @@ pub(crate) enum WaitOutcome {
 
 impl WaitOutcome {
     /// The word in events and metrics.
-    pub(crate) fn as_str(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Opened(outcome) => outcome.as_str(),
             Self::Other => "other",
@@ -66,7 +66,8 @@ enum AskError {
 }
 
 impl Gate {
-    pub(crate) async fn ask(&self, namespace: &str, name: &str, uid: &str) -> Waited {
+    /// Waits until a pod may be stopped; an empty uid means any pod of that name.
+    pub async fn ask(&self, namespace: &str, name: &str, uid: &str) -> Waited {
         let began = tokio::time::Instant::now();
         let subject = Subject::Pod {
             pod: format!("{namespace}/{name}"),

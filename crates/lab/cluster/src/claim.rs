@@ -31,6 +31,8 @@ pub struct Record {
     pub controllers: Option<SocketAddr>,
     /// The page, if there is one.
     pub page: Option<String>,
+    /// Where nodes and pods ask the shutdown gate, if there is one.
+    pub gate: Option<SocketAddr>,
     pub nodes: Vec<NodeRecord>,
     /// How the nodes' proxies write rules.
     pub proxy_mode: String,

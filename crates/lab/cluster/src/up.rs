@@ -209,6 +209,7 @@ async fn serve_apart<P: Program>(
         ready: true,
         server: local_url(served.server),
         page: Some(format!("http://{}/", served.page)),
+        gate: Some(served.gate),
         ..parts::record(config, Some(plan))
     };
     claim.write(&facts)?;
@@ -286,6 +287,10 @@ impl Together {
             ready: true,
             server: local_url(self.server.address),
             page: page.map(|page| format!("http://{page}/")),
+            gate: self
+                .collector
+                .as_ref()
+                .and_then(|collector| collector.gate_address),
             ..parts::record(config, plan)
         };
         claim.write(&facts)?;

@@ -1,6 +1,6 @@
 //! What do the scenario's objects look like?
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 use jiff::Timestamp;
@@ -38,6 +38,31 @@ pub fn replaced(program: &Path, round: u64, answer: bool) -> Value {
     json!({ "spec": { "template": {
         "metadata": { "annotations": { "pointsman.io/round": round.to_string() } },
         "spec": { "containers": [container(program, port)] } } } })
+}
+
+/// The change to a Deployment whose new pods answer and run this hook before they are stopped.
+pub fn hooked(program: &Path, round: u64, hook: &Value) -> Value {
+    let mut template = replaced(program, round, true);
+    let container = &mut template["spec"]["template"]["spec"]["containers"][0];
+    container["lifecycle"]["preStop"] = hook.clone();
+    let from = |field: &str| json!({ "fieldRef": { "fieldPath": field } });
+    container["env"] = json!([
+        { "name": "POD_NAMESPACE", "valueFrom": from("metadata.namespace") },
+        { "name": "POD_NAME", "valueFrom": from("metadata.name") },
+        { "name": "POD_UID", "valueFrom": from("metadata.uid") },
+    ]);
+    template
+}
+
+/// A hook that cannot name its pod, and asks for its Service.
+pub fn service_hook(gate: SocketAddr, namespace: &str, service: &str) -> Value {
+    let path = format!("/gate/v1/namespaces/{namespace}/services/{service}");
+    json!({ "httpGet": { "host": gate.ip().to_string(), "port": gate.port(), "path": path } })
+}
+
+/// A hook that asks for its pod, as its environment names it.
+pub fn pod_hook(gate: SocketAddr, program: &Path) -> Value {
+    json!({ "exec": { "command": [program, "gate", format!("--url=http://{gate}")] } })
 }
 
 /// Pods that are stopped without a question at the shutdown gate.

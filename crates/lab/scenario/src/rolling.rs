@@ -1,7 +1,7 @@
 //! `pointsman scenario rolling`: are requests lost while pods are replaced?
 //!
-//! Pods end at once on SIGTERM and have no `preStop` hook, so that every connection that a node still sends to
-//! one is lost. With the shutdown gate there are none; without it there are some.
+//! Pods end at once on SIGTERM and drain nothing, so that every connection that a node still sends to one is lost.
+//! With the shutdown gate there are none, whoever asks it; without it there are some.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
@@ -41,6 +41,22 @@ pub enum Gate {
     On,
     /// They are stopped at once, by their annotation, to see what the gate is for.
     Off,
+    /// The agent does not ask, a `preStop` hook does: for its Service, as hooks of any kubelet can.
+    ServiceHook,
+    /// The agent does not ask, a `preStop` hook does: for its pod, by `pointsman gate`.
+    PodHook,
+}
+
+impl Gate {
+    /// The word in flags and JSON.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::On => "on",
+            Self::Off => "off",
+            Self::ServiceHook => "service-hook",
+            Self::PodHook => "pod-hook",
+        }
+    }
 }
 
 /// What came of the updates.
@@ -62,21 +78,27 @@ pub async fn run(record: Record, load: Rolling) -> anyhow::Result<Outcome> {
 
 async fn measure(cluster: &Cluster, load: Rolling) -> anyhow::Result<Outcome> {
     let service = cluster.add_deployment(NAME, load.replicas).await?;
-    if load.gate == Gate::Off {
-        cluster
-            .patch(Resource::DEPLOYMENTS, NAME, &objects::ungated())
-            .await?;
+    let hook = hook(cluster, load.gate)?;
+    let template = |round| match &hook {
+        Some(hook) => objects::hooked(&cluster.program, round, hook),
+        None => objects::replaced(&cluster.program, round, true),
+    };
+    if load.gate != Gate::On {
+        for patch in [objects::ungated(), template(0)] {
+            cluster.patch(Resource::DEPLOYMENTS, NAME, &patch).await?;
+        }
         cluster
             .wait_for_rollout(NAME)
             .await
-            .context("pods without a gate")?;
+            .context("pods whose agent does not ask")?;
     }
     let mut gates = Gates::start(&cluster.client, &cluster.record, NAMESPACE).await?;
     let loads = Loads::start(&cluster.record, &cluster.program, service, load.rate).await?;
     let began = Instant::now();
     for round in 1..=load.updates {
-        let template = objects::replaced(&cluster.program, round, true);
-        cluster.patch(Resource::DEPLOYMENTS, NAME, &template).await?;
+        cluster
+            .patch(Resource::DEPLOYMENTS, NAME, &template(round))
+            .await?;
         cluster
             .wait_for_rollout(NAME)
             .await
@@ -95,19 +117,29 @@ async fn measure(cluster: &Cluster, load: Rolling) -> anyhow::Result<Outcome> {
     })
 }
 
+/// The `preStop` hook that asks the gate, if one does.
+fn hook(cluster: &Cluster, gate: Gate) -> anyhow::Result<Option<Value>> {
+    let address = || cluster.record.gate.context("the cluster has no shutdown gate");
+    Ok(match gate {
+        Gate::On | Gate::Off => None,
+        Gate::ServiceHook => Some(objects::service_hook(address()?, NAMESPACE, NAME)),
+        Gate::PodHook => Some(objects::pod_hook(address()?, &cluster.program)),
+    })
+}
+
 impl Outcome {
     /// Why the run is not good enough; nothing if it is.
     pub fn violations(&self) -> Vec<String> {
         let lost = self.tally.lost();
-        if self.load.gate == Gate::On && lost > 0 {
-            return vec![format!("{lost} requests failed although the gate was on")];
+        if self.load.gate != Gate::Off && lost > 0 {
+            return vec![format!("{lost} requests failed although the gate was asked")];
         }
         Vec::new()
     }
 
     pub fn json(&self) -> Value {
         json!({
-            "gate": if self.load.gate == Gate::On { "on" } else { "off" },
+            "gate": self.load.gate.as_str(),
             "updates": self.load.updates,
             "replicas": self.load.replicas,
             "seconds": self.took.as_secs_f64(),
@@ -128,6 +160,8 @@ impl Outcome {
         let gate = match self.load.gate {
             Gate::On => "on",
             Gate::Off => "off (pods are stopped at once)",
+            Gate::ServiceHook => "asked by a hook, for its Service",
+            Gate::PodHook => "asked by a hook, for its pod",
         };
         let reasons: Vec<String> = self
             .tally

@@ -23,7 +23,8 @@ use crate::config::Config;
 use crate::durable::{self, Store};
 use crate::facts::Described;
 use crate::follow::{Key, Observation};
-use crate::gates::{Gates, Question};
+use crate::gates::deletions::Reader;
+use crate::gates::{GateId, Gates, Question};
 use crate::metrics::Metrics;
 use crate::now;
 use crate::view;
@@ -57,6 +58,8 @@ pub(crate) enum Input {
 pub(crate) enum Request {
     /// May a pod be stopped?
     Gate(Question),
+    /// Whoever asked that does not wait any more.
+    HungUp(GateId),
     /// What the page shows.
     State(oneshot::Sender<String>),
     /// The SLI for perf-dash.
@@ -87,6 +90,8 @@ pub(crate) struct Owner {
     metrics: Metrics,
     recorder: Recorder,
     observed: mpsc::Sender<Observation>,
+    /// Asks the API server for what gates have to know for certain.
+    reader: Arc<Reader>,
     turns: Arc<Semaphore>,
     store: Option<Store>,
     page: watch::Sender<Arc<str>>,
@@ -104,6 +109,7 @@ pub(crate) struct Parts {
     pub metrics: Metrics,
     pub recorder: Recorder,
     pub observed: mpsc::Sender<Observation>,
+    pub reader: Arc<Reader>,
     pub store: Option<Store>,
     pub found: durable::Found,
     pub page: watch::Sender<Arc<str>>,
@@ -116,6 +122,7 @@ impl Owner {
             metrics,
             recorder,
             observed,
+            reader,
             store,
             found,
             page,
@@ -137,6 +144,7 @@ impl Owner {
             metrics,
             recorder,
             observed,
+            reader,
             turns: Arc::new(Semaphore::new(SCRAPES)),
             store,
             page,
@@ -197,7 +205,7 @@ impl Owner {
     }
 
     fn wake(&self) -> Instant {
-        let gate = self.gates.wake(Instant::now());
+        let gate = self.gates.wake();
         gate.map_or(self.next_tick, |gate| gate.min(self.next_tick))
     }
 
@@ -205,10 +213,9 @@ impl Owner {
         // Whoever asked may be gone.
         match request {
             Request::Gate(question) => {
-                if !self.gates.ask(question, Instant::now()) {
-                    tracing::warn!("too many shutdown gates are waiting, refusing one");
-                }
+                self.gates.ask(question, Instant::now());
             }
+            Request::HungUp(gate) => self.gates.hung_up(gate),
             Request::State(reply) => {
                 let _ = reply.send(view::state(self, now()).to_string());
             }

@@ -144,6 +144,7 @@ impl Owner {
                 round_trip,
             } => self.take_clock(&who, ahead, round_trip),
             Observation::Metrics { who, text, at } => self.take_metrics(&who, text, at),
+            Observation::Deletions { gate, said } => self.gates.read(gate, said),
         }
     }
 

@@ -11,6 +11,7 @@ use pointsman_sli::slo::Verdict;
 use tokio::time::Instant;
 
 use super::Owner;
+use crate::follow::Observation;
 use crate::gates::Past;
 use crate::now;
 
@@ -19,10 +20,7 @@ const HISTORY: usize = 480;
 
 impl Owner {
     pub(super) fn open_gates(&mut self) {
-        if self.gates.waiting.is_empty() {
-            return;
-        }
-        for past in self.gates.open(&self.world, Instant::now(), now()) {
+        for past in self.gates.open(&mut self.world, Instant::now(), now()) {
             self.metrics.gate(&past);
             let waited_seconds = past.opened.waited.as_secs_f64();
             let outcome = past.opened.outcome.as_str();
@@ -34,7 +32,15 @@ impl Owner {
             );
             self.record(&past);
         }
-        self.metrics.gates.waiting.set(self.gates.waiting.len() as f64);
+        for (gate, scope) in self.gates.take_reads() {
+            let (reader, observed) = (self.reader.clone(), self.observed.clone());
+            tokio::spawn(async move {
+                let said = reader.read(&scope).await;
+                // The owner ends before its helpers.
+                let _ = observed.send(Observation::Deletions { gate, said }).await;
+            });
+        }
+        self.metrics.gates.waiting.set(self.gates.waiting().len() as f64);
     }
 
     /// Writes an event about the object itself. The node agent does so for its own gates that opened well.
@@ -90,7 +96,7 @@ impl Owner {
     pub fn judge(&self, now: Moment) -> Judgement<'_> {
         let circumstances = Circumstances {
             listed: self.world.knows_enough(),
-            waiting: self.gates.waiting.len(),
+            waiting: self.gates.waiting().len(),
         };
         judgement::judge(&self.world.fold, circumstances, now)
     }

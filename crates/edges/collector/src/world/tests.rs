@@ -70,25 +70,31 @@ fn a_deletion_becomes_a_change_with_its_whole_story() {
     assert_eq!(change.what.triggered, Some(Moment(9_000_000)));
     assert_eq!(change.what.api, Some(Moment(9_100_000)));
     assert_eq!(world.of_pod("default/a", "u", at).0, Requirement::Revision(9));
-    assert_eq!(
-        world.of_service("default/web", Some("n1")),
-        Requirement::Revision(9)
-    );
-    assert_eq!(world.of_service("default/web", Some("n2")), Requirement::Nothing);
 }
 
 #[test]
-fn the_form_for_a_service_looks_only_at_pods_under_deletion() {
+fn only_pods_under_deletion_that_are_still_there_count_for_their_service() {
     let mut world = World::new();
     world.slice(slice(5, ready()), Moment(0));
     world.slice(Event::Synced("5".into()), Moment(0));
     world.node(Event::Synced("5".into()));
     let (event, at) = pod(false, 0);
     world.pod(event, at);
-    assert_eq!(world.of_service("default/web", Some("n1")), Requirement::Nothing);
+    let deleting = |world: &World, node| world.deleting_of_service("default/web", Some(node)).len();
+    assert_eq!(deleting(&world, "n1"), 0);
     let (event, at) = pod(true, 0);
     world.pod(event, at);
-    assert_eq!(world.of_service("default/web", Some("n1")), Requirement::Unmarked);
+    assert_eq!((deleting(&world, "n1"), deleting(&world, "n2")), (1, 0));
+    let (key, resource_version) = (ObjectKey::new("default", "a"), Some("9".into()));
+    world.pod(
+        Event::Deleted {
+            key,
+            resource_version,
+            removed: None,
+        },
+        Moment(0),
+    );
+    assert_eq!(deleting(&world, "n1"), 0);
 }
 
 #[test]
