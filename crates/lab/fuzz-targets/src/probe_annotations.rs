@@ -19,7 +19,7 @@ pub(crate) fn run(input: &[u8]) {
         assert!(container == WHOLE_POD || containers.contains(&container.as_str()));
         // Nobody else has checked it.
         let timing = probe.effective();
-        assert!(timing.period >= Handler::HttpGet.shortest_period(), "{timing:?}");
+        assert!(timing.period >= Handler::HttpGet.shortest().period, "{timing:?}");
         assert!(
             timing.timeout > Millis(0) && timing.initial_delay >= Millis(0),
             "{timing:?}"
