@@ -6,11 +6,11 @@
 //! absent, as it does upstream.
 
 mod check;
+mod memory;
 mod path;
 mod protobuf;
 mod scalar;
-mod tree;
-mod values;
+mod text;
 
 use crate::field_error::FieldError;
 use crate::schema::ObjectType;
@@ -18,9 +18,9 @@ use crate::status::ApiError;
 use serde_json::Value;
 use std::fmt;
 
+pub use memory::{MAX_MEMORY, weigh};
 pub use path::{Path, Step};
-pub use values::MAX_VALUES;
-use values::Values;
+use text::Notes;
 
 /// Levels of nesting that a body may have.
 ///
@@ -188,20 +188,18 @@ pub fn decode(body: &[u8], format: BodyFormat, shape: &ObjectType) -> Result<Dec
 ///
 /// Protobuf has numbers instead of names, so it is refused here: it needs [`decode`].
 pub fn read(body: &[u8], format: BodyFormat) -> Result<Decoded, ApiError> {
-    let values = Values::default();
-    let tree = match format {
-        BodyFormat::Json => {
-            tree::from_json(body, MAX_DEPTH, &values).map_err(|why| values.refusal("JSON", &why))?
-        }
-        BodyFormat::Yaml => tree::from_yaml(body, &values).map_err(|why| values.refusal("YAML", &why))?,
+    let notes = Notes::default();
+    let (object, format) = match format {
+        BodyFormat::Json => (text::from_json(body, MAX_DEPTH, &notes), "JSON"),
+        BodyFormat::Yaml => (text::from_yaml(body, &notes), "YAML"),
         BodyFormat::Protobuf => {
             return Err(ApiError::UnsupportedMediaType(
                 "protobuf can only be read as an object of a known kind".into(),
             ));
         }
     };
-    let mut strict = Vec::new();
-    let object = tree.into_value(&Path::ROOT, &mut strict);
+    let object = object.map_err(|why| notes.memory.refusal(format, &why))?;
+    let strict = notes.duplicates.into_inner();
     Ok(Decoded { object, strict })
 }
 

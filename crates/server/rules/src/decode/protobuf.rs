@@ -7,13 +7,13 @@
 //! none.
 //!
 //! Lengths are checked against the bytes that are there before anything is allocated, and depth and
-//! number of values are bounded, because a few bytes of protobuf can stand for many of memory.
+//! weight of values are bounded, because a few bytes of protobuf can stand for many of memory.
 
 mod leaf;
 mod reader;
 
 use super::path::{Path, Step};
-use super::values::Values;
+use super::text::Notes;
 use super::{Decoded, MAX_DEPTH, MAX_STRICT_ERRORS, StrictError, invalid};
 use crate::schema::{Field, Member, ObjectType, ProtobufField, Scalar, Shape};
 use crate::status::ApiError;
@@ -37,7 +37,7 @@ pub(super) fn read(body: &[u8], shape: &ObjectType) -> Result<Decoded, ApiError>
     let mut object = Map::new();
     decoder
         .message(envelope.raw, shape, None, &Path::ROOT, &mut object)
-        .map_err(|error| decoder.values.refusal("protobuf", &error))?;
+        .map_err(|error| decoder.notes.memory.refusal("protobuf", &error))?;
     for (name, value) in [("apiVersion", envelope.api_version), ("kind", envelope.kind)] {
         if !value.is_empty() {
             object.insert(name.to_owned(), Value::from(value));
@@ -117,7 +117,8 @@ impl<'a> Envelope<'a> {
 #[derive(Default)]
 struct Decoder {
     strict: Vec<StrictError>,
-    values: Values,
+    /// Keys that are twice in embedded JSON are the client's own business, as they are upstream: nobody reads them.
+    notes: Notes,
     depth: usize,
 }
 
@@ -198,6 +199,7 @@ impl Decoder {
             }
             Shape::Map(inner) => {
                 if held.is_null() {
+                    self.notes.memory.map().map_err(|why| entry.malformed(&why))?;
                     *held = Value::Object(Map::new());
                 }
                 let Value::Object(map) = held else {
@@ -236,10 +238,15 @@ impl Decoder {
 
     /// One value; null for a time that is not set.
     fn value(&mut self, entry: &Entry<'_>, shape: &Shape, path: &Path<'_>) -> Result<Value, Malformed> {
-        self.values.count().map_err(|why| entry.malformed(&why))?;
+        let memory = &self.notes.memory;
+        let weighed = match shape {
+            Shape::Object(_) => memory.value().and_then(|()| memory.map()),
+            _ => memory.value(),
+        };
+        weighed.map_err(|why| entry.malformed(&why))?;
         match shape {
             Shape::Scalar(scalar) => leaf::scalar(entry, *scalar),
-            Shape::Any => leaf::json(entry, MAX_DEPTH.saturating_sub(self.depth), &self.values),
+            Shape::Any => leaf::json(entry, MAX_DEPTH.saturating_sub(self.depth), &self.notes),
             Shape::Object(index) => {
                 let mut object = Map::new();
                 self.message(entry.message()?, index.get(), None, path, &mut object)?;

@@ -1,3 +1,4 @@
+use super::memory::{MAP, VALUE};
 use super::*;
 use crate::kind::Kind;
 use crate::schema;
@@ -141,20 +142,20 @@ fn a_body_of_too_many_values_is_refused() {
     let text = |count: usize, one: &str| format!("{{\"a\":[{}0]}}", format!("{one},").repeat(count));
     // JSON is YAML too.
     for format in [BodyFormat::Json, BodyFormat::Yaml] {
-        for (one, values) in [
-            ("0", 1),
-            ("\"\"", 1),
-            ("{}", 1),
-            ("[]", 1),
-            ("{\"a\":0}", 2),
-            ("[0,0]", 3),
+        for (one, bytes) in [
+            ("0", VALUE),
+            ("\"\"", VALUE),
+            ("{}", VALUE),
+            ("[]", VALUE),
+            ("{\"a\":0}", 2 * VALUE + MAP),
+            ("[0,0]", 3 * VALUE),
         ] {
-            let few = text(MAX_VALUES / values - 10, one);
+            let few = text(MAX_MEMORY / bytes - 10, one);
             assert!(
                 decode(few.as_bytes(), format, config_maps).is_ok(),
                 "{format:?} {one}"
             );
-            let many = text(MAX_VALUES / values, one);
+            let many = text(MAX_MEMORY / bytes, one);
             let error = decode(many.as_bytes(), format, config_maps)
                 .map(drop)
                 .unwrap_err();
@@ -165,13 +166,28 @@ fn a_body_of_too_many_values_is_refused() {
             );
             assert_eq!(
                 error.to_string(),
-                "the body of the request has more than 200000 values"
+                "the body of the request is too large: its values would take more than 16 MiB of memory"
             );
         }
     }
     // A body may be large for its text.
     let long = format!("{{\"data\":{{\"a\":\"{}\"}}}}", "[0,{},".repeat(500_000));
     assert!(decode(long.as_bytes(), BodyFormat::Json, config_maps).is_ok());
+}
+
+#[test]
+fn maps_weigh_more_than_numbers() {
+    let config_maps = shape("", "configmaps");
+    let text = |count: usize, one: &str| format!("{{\"a\":[{}0]}}", format!("{one},").repeat(count));
+    let code = |text: &str, format| {
+        let decoded = decode(text.as_bytes(), format, config_maps);
+        decoded.map(drop).map_err(|error| error.code())
+    };
+    for format in [BodyFormat::Json, BodyFormat::Yaml] {
+        assert_eq!(code(&text(20_000, "{\"a\":0}"), format), Ok(()));
+        assert_eq!(code(&text(100_000, "{\"a\":0}"), format), Err(413));
+        assert_eq!(code(&text(100_000, "0"), format), Ok(()));
+    }
 }
 
 #[test]

@@ -3,9 +3,10 @@
 //! Three patch languages, one result: the patched object, checked against its schema like a body
 //! that was sent whole. Server-side apply is refused with the media types that are accepted.
 //!
-//! Work and memory are bounded by the sizes of the object and the patch: nesting never grows
-//! beyond [`decode::MAX_DEPTH`], and JSON patches may copy only so much.
+//! Work and memory are bounded: nesting never grows beyond [`decode::MAX_DEPTH`], JSON patches may copy only so much,
+//! and what a patch may take is counted in steps ([`effort`]).
 
+mod effort;
 mod json;
 mod merge;
 mod order;

@@ -5,9 +5,11 @@
 //! items, `$retainKeys`, `$setElementOrder/<list>`, `$deleteFromPrimitiveList/<list>`. Fields the
 //! schema does not know merge as in RFC 7396. Directives never end up in the object.
 //!
-//! Recursion is bounded by the patch's nesting, work by the sizes of object and patch.
+//! Recursion is bounded by the patch's nesting. Work is counted: a patch may name the same item again and again, and each
+//! time the lists in it are looked through.
 
 use super::PatchError;
+use super::effort::Effort;
 use super::order::{Identity, ordered};
 use crate::decode::{Path, Step};
 use crate::schema::{ObjectType, PatchStrategy, Shape};
@@ -26,7 +28,13 @@ pub(super) fn apply(original: Value, patch: Value, shape: &ObjectType) -> Result
             "a strategic merge patch must be a JSON object",
         ));
     };
-    merge_object(&mut object, patch, Known::Fields(shape), &Path::ROOT)?;
+    merge_object(
+        &mut object,
+        patch,
+        Known::Fields(shape),
+        &Path::ROOT,
+        &mut Effort::default(),
+    )?;
     Ok(Value::Object(object))
 }
 
@@ -99,6 +107,7 @@ fn merge_object(
     mut patch: Map<String, Value>,
     known: Known<'_>,
     path: &Path<'_>,
+    effort: &mut Effort,
 ) -> Result<(), PatchError> {
     match take_directive(&mut patch, path)? {
         Directive::Merge => {}
@@ -111,6 +120,7 @@ fn merge_object(
             return Ok(());
         }
     }
+    effort.steps(1 + object.len())?;
     retain_keys(object, &mut patch, path)?;
     let orders = take_lists(&mut patch, SET_ORDER, path)?;
     let deletions = take_lists(&mut patch, DELETE_PRIMITIVES, path)?;
@@ -123,13 +133,22 @@ fn merge_object(
             &order,
             known,
             &path.then(Step::Field(&name)),
+            effort,
         )?;
     }
     for (name, value) in patch {
-        merge_member(object, &name, value, known, &path.then(Step::Field(&name)))?;
+        merge_member(
+            object,
+            &name,
+            value,
+            known,
+            &path.then(Step::Field(&name)),
+            effort,
+        )?;
     }
     for (name, unwanted) in deletions {
         if let Some(Value::Array(items)) = object.get_mut(&name) {
+            effort.steps(items.len())?;
             let unwanted: HashSet<String> = unwanted.iter().map(Value::to_string).collect();
             items.retain(|item| !unwanted.contains(&item.to_string()));
         }
@@ -143,6 +162,7 @@ fn merge_member(
     patch: Value,
     known: Known<'_>,
     path: &Path<'_>,
+    effort: &mut Effort,
 ) -> Result<(), PatchError> {
     let (shape, strategy) = known.member(name);
     match (object.get_mut(name), patch) {
@@ -150,11 +170,11 @@ fn merge_member(
             object.remove(name);
         }
         (Some(Value::Object(old)), Value::Object(patch)) if strategy != PatchStrategy::Replace => {
-            merge_object(old, patch, Known::of(shape), path)?;
+            merge_object(old, patch, Known::of(shape), path, effort)?;
         }
         (Some(Value::Array(old)), Value::Array(patch)) => {
             let before = std::mem::take(old);
-            *old = merge_list(before, patch, known.list(name), path)?;
+            *old = merge_list(before, patch, known.list(name), path, effort)?;
         }
         (_, patch) => match settled(patch) {
             Some(value) => {
@@ -176,6 +196,7 @@ fn merge_ordered(
     order: &[Value],
     known: Known<'_>,
     path: &Path<'_>,
+    effort: &mut Effort,
 ) -> Result<(), PatchError> {
     let merge = known.list(name);
     let identity = merge.map_or(Identity::Whole, |(identity, _)| identity);
@@ -214,11 +235,12 @@ fn merge_ordered(
         None if patch.is_none() => return Ok(()),
         None => Vec::new(),
     };
+    effort.steps(order.len() + before.len())?;
     let positions = identity.positions(&before);
     let merged = match patch {
         None => before,
         Some(items) if before.is_empty() => items.into_iter().filter_map(settled_item).collect(),
-        Some(items) => merge_list(before, items, merge, path)?,
+        Some(items) => merge_list(before, items, merge, path, effort)?,
     };
     let result = ordered(merged, identity, &wanted, &positions);
     object.insert(name.to_owned(), Value::Array(result));
@@ -256,11 +278,13 @@ fn merge_list(
     patch: Vec<Value>,
     merge: Option<(Identity, Known<'_>)>,
     path: &Path<'_>,
+    effort: &mut Effort,
 ) -> Result<Vec<Value>, PatchError> {
+    effort.steps(before.len() + patch.len())?;
     match merge {
         None => Ok(patch.into_iter().filter_map(settled_item).collect()),
         Some((Identity::Whole, _)) => unite(before, patch, path),
-        Some((identity, items)) => merge_keyed(before, patch, identity, items, path),
+        Some((identity, items)) => merge_keyed(before, patch, identity, items, path, effort),
     }
 }
 
@@ -282,6 +306,7 @@ fn merge_keyed(
     identity: Identity,
     known: Known<'_>,
     path: &Path<'_>,
+    effort: &mut Effort,
 ) -> Result<Vec<Value>, PatchError> {
     let mut changes = Vec::new();
     let mut deleted = HashSet::new();
@@ -311,7 +336,9 @@ fn merge_keyed(
         let here = path.then(Step::Index(at));
         let id = required_id(&change, identity, &here)?;
         match (index.get(&id).map(|at| &mut merged[*at]), change) {
-            (Some(Value::Object(old)), Value::Object(change)) => merge_object(old, change, known, &here)?,
+            (Some(Value::Object(old)), Value::Object(change)) => {
+                merge_object(old, change, known, &here, effort)?
+            }
             (_, change) => {
                 index.insert(id, merged.len());
                 merged.extend(settled(change));

@@ -314,10 +314,11 @@ fn json_patch_refusals_have_the_right_code() {
 
 #[test]
 fn json_patches_cannot_blow_an_object_up() {
-    let nesting = vec![json!({"op": "copy", "from": "/metadata", "path": "/metadata/x"}); 120];
     let pod = json!({"metadata": {"name": "p"}});
+    let deep = (0..98).fold(json!([]), |inner, _| json!([inner]));
+    let nesting = json!([{"op": "add", "path": "/x", "value": []}, {"op": "add", "path": "/x/-", "value": deep}]);
     assert_eq!(
-        patched(PatchType::Json, "pods", &pod, &Value::Array(nesting))
+        patched(PatchType::Json, "pods", &pod, &nesting)
             .unwrap_err()
             .code(),
         400
@@ -332,6 +333,47 @@ fn json_patches_cannot_blow_an_object_up() {
     }
     let error = patched(PatchType::Json, "pods", &pod, &Value::Array(doubling)).unwrap_err();
     assert_eq!(error.code(), 413, "{error}");
+}
+
+#[test]
+fn a_patch_that_shifts_a_long_list_again_and_again_is_refused() {
+    let shifting = |items: usize, operations: usize| {
+        let pod = json!({"metadata": {"name": "p"}, "x": vec![0; items]});
+        let patch = vec![json!({"op": "add", "path": "/x/0", "value": 0}); operations];
+        patched(PatchType::Json, "pods", &pod, &Value::Array(patch)).map(drop)
+    };
+    assert_eq!(shifting(1_000, 1_000), Ok(()));
+    assert_eq!(shifting(100_000, 1_000).unwrap_err().code(), 413);
+    let pod = json!({"metadata": {"name": "p"}, "x": vec![0; 100_000]});
+    let to_and_fro = vec![json!({"op": "move", "from": "/x/0", "path": "/x/-"}); 1_000];
+    let error = patched(PatchType::Json, "pods", &pod, &Value::Array(to_and_fro)).unwrap_err();
+    assert_eq!(error.code(), 413, "{error}");
+}
+
+#[test]
+fn empty_values_that_are_copied_are_weighed_by_their_memory() {
+    let pod = json!({"metadata": {"name": "p"}});
+    let mut doubling = vec![json!({"op": "add", "path": "/x", "value": [[], []]})];
+    for _ in 0..17 {
+        doubling.push(json!({"op": "copy", "from": "/x", "path": "/x/-"}));
+    }
+    let error = patched(PatchType::Json, "pods", &pod, &Value::Array(doubling)).unwrap_err();
+    assert_eq!(error.code(), 413, "{error}");
+}
+
+#[test]
+fn a_strategic_patch_that_names_an_item_again_and_again_is_refused() {
+    let env = |count: usize| {
+        let variable = |at: usize| json!({"name": format!("v{at}")});
+        (0..count).map(variable).collect::<Vec<_>>()
+    };
+    let pod = containers(json!([{"name": "a", "env": env(5_000)}]));
+    let naming = |times: usize| {
+        let patch = vec![json!({"name": "a", "env": [{"name": "v1", "value": "1"}]}); times];
+        patched(PatchType::Strategic, "pods", &pod, &containers(patch.into())).map(drop)
+    };
+    assert_eq!(naming(3), Ok(()));
+    assert_eq!(naming(5_000).unwrap_err().code(), 413);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `fieldSelector`: equality conditions on the few fields a kind lets clients select by.
 
+use super::label::MAX_REQUIREMENTS;
 use crate::status::ApiError;
 use std::borrow::Cow;
 use std::fmt;
@@ -45,6 +46,11 @@ impl FieldSelector {
         for (start, term) in split_terms(text) {
             if term.is_empty() {
                 continue;
+            }
+            if terms.len() == MAX_REQUIREMENTS {
+                return Err(ApiError::BadRequest(format!(
+                    "invalid field selector: there are more than {MAX_REQUIREMENTS} conditions"
+                )));
             }
             terms.push(parse_term(text, start, term)?);
         }

@@ -6,6 +6,10 @@ use crate::status::ApiError;
 use serde_json::{Map, Value};
 use std::fmt;
 
+/// Requirements that a selector may have, and values that they may name: every object is compared with all of them.
+pub(super) const MAX_REQUIREMENTS: usize = 1_000;
+const MAX_VALUES: usize = 10_000;
+
 /// Conditions on labels that must all hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabelSelector {
@@ -79,6 +83,9 @@ impl LabelSelector {
             return Ok(Self::everything());
         }
         loop {
+            if requirements.len() == MAX_REQUIREMENTS {
+                return Err(lexer.refused(&format!("there are more than {MAX_REQUIREMENTS} requirements")));
+            }
             requirements.push(requirement(&mut lexer)?);
             match lexer.next().token {
                 Token::End => return Ok(Self::new(requirements)),
@@ -116,7 +123,10 @@ impl LabelSelector {
 impl Test {
     fn holds(&self, value: Option<&str>) -> bool {
         let number = |value: Option<&str>| value?.parse::<i64>().ok();
-        let among = |values: &[String], value: &str| values.iter().any(|known| known == value);
+        let among = |values: &[String], value: &str| {
+            let found = values.binary_search_by(|known| known.as_str().cmp(value));
+            found.is_ok()
+        };
         match self {
             Test::Equals(wanted) => value == Some(wanted),
             Test::NotEquals(unwanted) => value != Some(unwanted),
@@ -205,6 +215,9 @@ fn value_set(lexer: &mut Lexer<'_>) -> Result<Vec<String>, ApiError> {
             },
         });
         match lexer.next().token {
+            Token::Comma if values.len() == MAX_VALUES => {
+                return Err(lexer.refused(&format!("there are more than {MAX_VALUES} values")));
+            }
             Token::Comma => {}
             Token::Close => return Ok(values),
             _ => return Err(lexer.unexpected("',' or ')'")),

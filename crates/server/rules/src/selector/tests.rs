@@ -176,6 +176,20 @@ fn field_selectors_compare_and_unescape() {
     }
 }
 
+#[test]
+fn selectors_have_so_many_conditions_and_no_more() {
+    let many = |one: &str, count: usize| vec![one; count].join(",");
+    let labels = |text: &str| LabelSelector::parse(text).map(drop).map_err(|error| error.code());
+    let fields = |text: &str| FieldSelector::parse(text).map(drop).map_err(|error| error.code());
+    assert_eq!(labels(&many("!a", 1_000)), Ok(()));
+    assert_eq!(labels(&many("!a", 1_001)), Err(400));
+    let among = |count: usize| format!("a in ({})", many("b", count));
+    assert_eq!(labels(&among(10_000)), Ok(()));
+    assert_eq!(labels(&among(10_001)), Err(400));
+    assert_eq!(fields(&many("metadata.name!=a", 1_000)), Ok(()));
+    assert_eq!(fields(&many("metadata.name!=a", 1_001)), Err(400));
+}
+
 fn requirement() -> impl Strategy<Value = Requirement> {
     let value = "([a-zA-Z0-9]([a-z._-]{0,3}[a-z0-9])?)?";
     let test = prop_oneof![

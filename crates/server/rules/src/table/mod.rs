@@ -152,7 +152,8 @@ fn column_definitions(kind: &Kind) -> Vec<Value> {
     kind.printer.columns.iter().map(define).collect()
 }
 
-fn table_row(kind: &Kind, object: &Value, include: IncludeObject, now: Timestamp) -> Value {
+/// The row of one object.
+pub fn table_row(kind: &Kind, object: &Value, include: IncludeObject, now: Timestamp) -> Value {
     // The bookmark that ends the initial events of a watch is known by an annotation, which must
     // reach clients that want no objects, too.
     let marked = at(object, &["metadata", "annotations", "k8s.io/initial-events-end"]).is_some();

@@ -3,9 +3,7 @@
 //! Text, numbers and bytes are plain fields; times, quantities and the like are small messages.
 
 use super::reader::{Entry, Malformed};
-use crate::decode::path::Path;
-use crate::decode::tree;
-use crate::decode::values::Values;
+use crate::decode::text::{self, Notes};
 use crate::schema::Scalar;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -30,7 +28,7 @@ pub(super) fn scalar(entry: &Entry<'_>, scalar: Scalar) -> Result<Value, Malform
 }
 
 /// Any JSON, kept as text in field 1.
-pub(super) fn json(entry: &Entry<'_>, max_depth: usize, values: &Values) -> Result<Value, Malformed> {
+pub(super) fn json(entry: &Entry<'_>, max_depth: usize, notes: &Notes) -> Result<Value, Malformed> {
     let mut value = Value::Null;
     let mut reader = entry.message()?;
     while let Some(part) = reader.next()? {
@@ -38,10 +36,8 @@ pub(super) fn json(entry: &Entry<'_>, max_depth: usize, values: &Values) -> Resu
             continue;
         }
         let raw = part.message()?;
-        let tree = tree::from_json(raw.bytes(), max_depth, values)
+        value = text::from_json(raw.bytes(), max_depth, notes)
             .map_err(|why| raw.malformed(&format!("it should be JSON: {why}")))?;
-        // Keys that are there twice are the client's own business here, as they are upstream.
-        value = tree.into_value(&Path::ROOT, &mut Vec::new());
     }
     Ok(value)
 }

@@ -1,5 +1,6 @@
 use super::*;
-use crate::decode::{BodyFormat, MAX_VALUES, decode};
+use crate::decode::memory::{MAP, VALUE};
+use crate::decode::{BodyFormat, MAX_MEMORY, decode};
 use crate::schema;
 use proptest::prelude::*;
 use serde_json::json;
@@ -290,17 +291,17 @@ fn embedded_json_is_checked_for_depth() {
 #[test]
 fn a_body_that_would_need_much_memory_is_refused() {
     let mut containers = new();
-    for _ in 0..=MAX_VALUES {
+    for _ in 0..=MAX_MEMORY / (VALUE + MAP) {
         containers = containers.bytes(2, "");
     }
     let error = new().message(2, containers).pod().map(drop).unwrap_err();
     assert_eq!(error.code(), 413);
-    assert!(error.to_string().contains("more than 200000 values"), "{error}");
+    assert!(error.to_string().contains("more than 16 MiB"), "{error}");
 }
 
 #[test]
-fn values_of_embedded_json_are_counted_with_the_others() {
-    let json = format!("[{}0]", "0,".repeat(MAX_VALUES / 2));
+fn values_of_embedded_json_are_weighed_with_the_others() {
+    let json = format!("[{}0]", "0,".repeat(MAX_MEMORY / VALUE / 2));
     let fields = || new().message(17, new().message(7, new().bytes(1, &json)));
     assert!(new().message(1, fields()).pod().is_ok());
     let twice = [fields().0, fields().0].concat();
