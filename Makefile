@@ -120,6 +120,11 @@ bench-api: deps ## Measure the API server, on the embedded store and on etcd
 	$(CARGO) build --locked --release --bin pointsman
 	$(BENCH) api -- target/release/pointsman
 
+.PHONY: bench-attacks
+bench-attacks: ## Measure heartbeats while somebody attacks the API server
+	$(CARGO) build --locked --release --bin pointsman
+	POINTSMAN=$(CURDIR)/target/release/pointsman $(BENCH) attacks
+
 .PHONY: bench-controllers
 bench-controllers: deps ## Measure the EndpointSlice loop (PEER_KCM=path adds kube-controller-manager)
 	$(CARGO) build --locked --release --bin pointsman

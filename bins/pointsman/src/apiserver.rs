@@ -4,8 +4,10 @@ use crate::duration;
 use crate::shutdown::stop_signal;
 use anyhow::{Context, bail};
 use clap::Args;
+use pointsman_api_server::audit::LogSettings;
 use pointsman_api_server::{Config, Running, StoreChoice, start};
 use pointsman_model::FeatureGates;
+use pointsman_rules::admission::plugins::Plugins;
 use pointsman_rules::admission::tolerations::TolerationSeconds;
 use pointsman_rules::net::valid_cidr;
 use pointsman_rules::strategy::{ClusterSettings, IpRange};
@@ -56,6 +58,10 @@ pub struct Flags {
     /// Optional behaviours: EndpointSliceTerminatingCondition, SubSecondProbes (both on by default).
     #[arg(long, value_name = "A=true,B=false", default_value = "", value_parser = FeatureGates::parse)]
     pub feature_gates: FeatureGates,
+    /// Admission that is off by default: DenyServiceExternalIPs (nobody adds externalIPs to a Service; those that are
+    /// there may stay).
+    #[arg(long, value_name = "A,B", default_value = "", value_parser = Plugins::parse)]
+    pub enable_admission_plugins: Plugins,
     /// Ranges for Service addresses; a second one of the other family makes the cluster dual-stack.
     #[arg(
         long,
@@ -95,6 +101,18 @@ pub struct Flags {
     /// At most so many writes at once; more wait briefly, then get 429.
     #[arg(long, value_name = "N", default_value_t = 200)]
     pub max_mutating_requests_inflight: usize,
+    /// Record every request in this file, one JSON line each (audit.k8s.io/v1, level Metadata); `-` is standard output.
+    #[arg(long, value_name = "FILE")]
+    pub audit_log_path: Option<PathBuf>,
+    /// Begin another file when the audit log has so many megabytes.
+    #[arg(long, value_name = "MB", default_value_t = 100)]
+    pub audit_log_maxsize: u64,
+    /// Keep so many old files of the audit log; 0 keeps all.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub audit_log_maxbackup: usize,
+    /// Keep old files of the audit log for so many days; 0 keeps them without a limit.
+    #[arg(long, value_name = "DAYS", default_value_t = 0)]
+    pub audit_log_maxage: u32,
     /// How long events are kept.
     #[arg(long, value_name = "DURATION", default_value = "1h0m0s", value_parser = duration::parse)]
     pub event_ttl: Duration,
@@ -127,6 +145,16 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
         service_ranges: service_ranges(&flags.service_cluster_ip_range)?,
         node_ports: node_ports(&flags.service_node_port_range)?,
     };
+    let audit = flags.audit_log_path.map(|path| LogSettings {
+        path,
+        max_bytes: match flags.audit_log_maxsize {
+            // As upstream's.
+            0 => 100 << 20,
+            megabytes => megabytes << 20,
+        },
+        max_backups: flags.audit_log_maxbackup,
+        max_age_days: flags.audit_log_maxage,
+    });
     Ok(Config {
         data_dir: flags.data_dir,
         listen: *listen,
@@ -134,6 +162,7 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
         advertise: flags.advertise_address,
         store,
         gates: flags.feature_gates,
+        plugins: flags.enable_admission_plugins,
         cluster,
         tolerations: TolerationSeconds {
             not_ready: flags.default_not_ready_toleration_seconds,
@@ -148,6 +177,7 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
         max_mutating_requests_inflight: flags.max_mutating_requests_inflight,
         event_ttl: flags.event_ttl,
         compaction_interval: flags.etcd_compaction_interval,
+        audit,
     })
 }
 

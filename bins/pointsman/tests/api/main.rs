@@ -3,6 +3,7 @@
 //! Black-box tests: the built program as a process of its own, reached by kubectl, by kube-rs and by plain
 //! HTTP. They are one binary because linking takes longer than most of them.
 
+mod attacks;
 mod authority;
 mod connections;
 mod crash;

@@ -89,6 +89,7 @@ fn server_config(data_dir: PathBuf, listen: SocketAddr) -> pointsman_api_server:
         advertise: None,
         store: StoreChoice::Embedded,
         gates: pointsman_model::FeatureGates::default(),
+        plugins: Default::default(),
         cluster: ClusterSettings {
             service_ranges: vec![IpRange {
                 network: "10.96.0.0".parse().unwrap(),
@@ -109,6 +110,7 @@ fn server_config(data_dir: PathBuf, listen: SocketAddr) -> pointsman_api_server:
         max_mutating_requests_inflight: 200,
         event_ttl: Duration::from_secs(3600),
         compaction_interval: Duration::from_secs(300),
+        audit: None,
     }
 }
 

@@ -1,10 +1,11 @@
 //! How does a test get the real program, as processes of its own?
 //!
 //! [`Server`] is an API server on a temporary directory, [`wire`] speaks plain HTTP to it, and [`cluster`] adds
-//! controllers and a fake kubelet. Nothing of these knows how the program works inside. [`agent`] has the parts of a
+//! controllers and a fake kubelet; [`attack`] means ill. Nothing of these knows how the program works inside. [`agent`] has the parts of a
 //! node in the test's own process instead, on a runtime that only pretends.
 
 pub mod agent;
+pub mod attack;
 pub mod cluster;
 pub mod flood;
 mod server;
@@ -17,7 +18,11 @@ use std::path::PathBuf;
 /// The program under test. Whoever runs the tests says where it is; otherwise it lies beside their directory, as
 /// Cargo builds them.
 pub fn program() -> PathBuf {
-    let given = ["NEXTEST_BIN_EXE_pointsman", "CARGO_BIN_EXE_pointsman"];
+    let given = [
+        "POINTSMAN",
+        "NEXTEST_BIN_EXE_pointsman",
+        "CARGO_BIN_EXE_pointsman",
+    ];
     if let Some(program) = given.into_iter().find_map(std::env::var_os) {
         return program.into();
     }

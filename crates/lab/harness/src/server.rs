@@ -201,14 +201,28 @@ impl Server {
 
     /// Resident memory in bytes.
     pub fn resident_bytes(&self) -> u64 {
+        self.memory("VmRSS:")
+    }
+
+    /// The most resident memory so far, in bytes.
+    pub fn peak_bytes(&self) -> u64 {
+        self.memory("VmHWM:")
+    }
+
+    fn memory(&self, field: &str) -> u64 {
         let id = self
             .process
             .as_ref()
             .and_then(Child::id)
             .expect("the server runs");
         let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        let line = status.lines().find(|line| line.starts_with(field)).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+    }
+
+    /// Where the server's files are.
+    pub fn data_dir(&self) -> &Path {
+        &self.data_dir
     }
 
     /// The administrator's kubeconfig.

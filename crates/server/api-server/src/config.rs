@@ -1,6 +1,8 @@
 //! What can be configured at start?
 
+use crate::audit::LogSettings;
 use pointsman_model::FeatureGates;
+use pointsman_rules::admission::plugins::Plugins;
 use pointsman_rules::admission::tolerations::TolerationSeconds;
 use pointsman_rules::strategy::ClusterSettings;
 use std::net::{IpAddr, SocketAddr};
@@ -38,6 +40,8 @@ pub struct Config {
     pub store: StoreChoice,
     /// Which optional behaviours are on.
     pub gates: FeatureGates,
+    /// Which optional admission is on.
+    pub plugins: Plugins,
     /// Ranges for Services.
     pub cluster: ClusterSettings,
     pub tolerations: TolerationSeconds,
@@ -59,4 +63,6 @@ pub struct Config {
     pub event_ttl: Duration,
     /// How much history the store keeps.
     pub compaction_interval: Duration,
+    /// Where requests are recorded, if they are.
+    pub audit: Option<LogSettings>,
 }

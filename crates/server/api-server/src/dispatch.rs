@@ -1,16 +1,20 @@
 //! Where does a request go, and in which order is it checked?
 //!
-//! Route, authenticate, authorize, admit by load, then serve. Whatever happens, the client gets a Status
+//! Authenticate, route, admit by load, authorize, then serve. Whatever happens, the client gets a Status
 //! and the request is counted.
 
 use crate::access;
+use crate::admit::{MAX_BODY, MAX_REQUEST, MAX_REVIEW, MAX_WRITE, admit, timed_out, width};
+use crate::audit::{self, Trail};
+use crate::auth::flow::Width;
 use crate::auth::rbac::forbidden;
-use crate::auth::{Attributes, User, flow, impersonation, node_restriction, reviews};
-use crate::http::body::Body;
+use crate::auth::{Attributes, User, impersonation, node_restriction, reviews};
 use crate::http::compress;
+use crate::http::held::HeldBody;
+use crate::http::pretty::indented;
 use crate::http::query::{ListOptions, Query};
 use crate::http::route::{Route, Target, route};
-use crate::metrics::{RequestLabels, guarded};
+use crate::metrics::RequestLabels;
 use crate::read::select::Selection;
 use crate::reply::Reply;
 use crate::request::Request;
@@ -19,22 +23,15 @@ use crate::{documents, read, write};
 use bytes::Bytes;
 use futures::FutureExt;
 use http::{HeaderMap, Method, Response, header};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use jiff::Timestamp;
 use pointsman_rules::ApiError;
 use pointsman_rules::decode::BodyFormat;
 use pointsman_rules::kind::Subresource;
-use serde_json::Value;
+use pointsman_rules::review::Review;
+use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// Upstream's limit on request bodies.
-const MAX_BODY: usize = 3 << 20;
-/// Upstream's limit on requests other than watches.
-const MAX_REQUEST: Duration = Duration::from_secs(60);
-/// Upstream's limit on writes.
-const MAX_WRITE: Duration = Duration::from_secs(34);
+use std::time::Instant;
 
 /// Who is at the other end of a connection.
 #[derive(Clone, Debug, Default)]
@@ -43,6 +40,7 @@ pub struct Peer {
     pub certificate: Option<User>,
     /// Whether it is on this machine.
     pub loopback: bool,
+    pub address: Option<IpAddr>,
 }
 
 /// The body of a request, as hyper or a test brings it.
@@ -61,70 +59,69 @@ pub async fn handle<B: RequestBody>(
     server: Arc<Server>,
     peer: Arc<Peer>,
     message: http::Request<B>,
-) -> Response<Body> {
+) -> Response<HeldBody> {
     let audit_id = server.new_uid();
     let pretty = wants_pretty(message.uri().query().unwrap_or(""), message.headers());
     let encodings = text(message.headers(), header::ACCEPT_ENCODING);
     let loopback = peer.loopback;
     let method = message.method().clone();
     let path = message.uri().path().to_owned();
-    let panics = server.metrics.panics.clone();
-    let served = AssertUnwindSafe(serve(server, peer, message))
+    let audit = server.audit.clone();
+    let mut trail = audit
+        .as_ref()
+        .map(|_| Trail::new(&audit_id, &peer, &message, Timestamp::now()));
+    let served = AssertUnwindSafe(serve(server.clone(), peer, message, trail.as_mut()))
         .catch_unwind()
         .await;
-    let reply = match served {
-        Ok(Ok(reply)) => reply,
-        Ok(Err(error)) => error.into(),
-        Err(_) => {
-            panics.inc();
-            tracing::error!(%method, path, audit_id, "the handler of a request panicked");
-            ApiError::Internal("the request could not be handled; see the server's log".into()).into()
-        }
-    };
-    let reply = if pretty { prettied(reply).await } else { reply };
-    let reply = compressed(reply, encodings.as_deref(), loopback).await;
-    reply.into_response(&audit_id)
-}
-
-async fn compressed(reply: Reply, encodings: Option<&str>, loopback: bool) -> Reply {
+    let served = served.unwrap_or_else(|_| {
+        server.metrics.panics.inc();
+        tracing::error!(%method, path, audit_id, "the handler of a request panicked");
+        let why = "the request could not be handled; see the server's log";
+        Err(ApiError::Internal(why.into()))
+    });
+    if let Some(trail) = &mut trail {
+        trail.answered(&served);
+    }
+    let mut reply = served.unwrap_or_else(Reply::from);
+    if let Some((log, trail)) = audit.zip(trail) {
+        audit::record(&log, trail, &mut reply);
+    }
     let size = http_body::Body::size_hint(&reply.body).exact();
-    if !compress::worth_it(encodings, loopback, size) {
-        return reply;
+    // Streams and other media stay as they are.
+    if pretty && size.is_some() && reply.content_type.starts_with("application/json") {
+        let work = server
+            .work
+            .tenants
+            .on(size.unwrap_or(0) as usize, || indented(reply.body));
+        reply.body = work.await;
     }
-    let Reply {
-        code,
-        body,
-        content_type,
-        warnings,
-        mut headers,
-    } = reply;
-    match compress::gzip(body).await {
-        Some(packed) => {
-            headers.push((header::CONTENT_ENCODING, "gzip".into()));
-            headers.push((header::VARY, "Accept-Encoding".into()));
-            Reply {
-                code,
-                body: Body::whole(packed),
-                content_type,
-                warnings,
-                headers,
-            }
-        }
-        None => ApiError::Internal("the answer could not be compressed".into()).into(),
+    if compress::worth_it(encodings.as_deref(), loopback, size) {
+        reply.body = compress::gzip(reply.body, server.work.tenants.clone());
+        reply.headers.push((header::CONTENT_ENCODING, "gzip".into()));
+        reply.headers.push((header::VARY, "Accept-Encoding".into()));
     }
+    reply.into_response(&audit_id)
 }
 
 async fn serve<B: RequestBody>(
     server: Arc<Server>,
     peer: Arc<Peer>,
     message: http::Request<B>,
+    mut trail: Option<&mut Trail>,
 ) -> Result<Reply, ApiError> {
     let (head, body) = message.into_parts();
     let user = server
         .authenticator
         .authenticate(peer.certificate.as_ref(), head.headers.get(header::AUTHORIZATION))?;
     let decide = |attributes: &Attributes<'_>| server.policy.read(|policy| policy.authorize(attributes));
-    let user = impersonation::impersonate(&user, &head.headers, decide)?.unwrap_or(user);
+    if let Some(trail) = &mut trail {
+        trail.made_by(&user);
+    }
+    let impersonated = impersonation::impersonate(&user, &head.headers, decide)?;
+    if let (Some(trail), Some(impersonated)) = (&mut trail, &impersonated) {
+        trail.on_behalf_of(impersonated);
+    }
+    let user = impersonated.unwrap_or(user);
     let path = head.uri.path();
     // HEAD is GET without the body, which hyper leaves out.
     let method = if head.method == Method::HEAD {
@@ -133,6 +130,7 @@ async fn serve<B: RequestBody>(
         head.method
     };
     let query = Query::parse(head.uri.query().unwrap_or(""));
+    let content_type = text(&head.headers, header::CONTENT_TYPE);
     match route(path) {
         Some(Route::Resource(target)) => {
             let request = Request {
@@ -141,31 +139,95 @@ async fn serve<B: RequestBody>(
                 query,
                 user,
                 accept: text(&head.headers, header::ACCEPT),
-                content_type: text(&head.headers, header::CONTENT_TYPE).unwrap_or_default(),
+                content_type: content_type.unwrap_or_default(),
                 body: Bytes::new(),
+                work: server.work.tenants.clone(),
                 now: Timestamp::now(),
             };
+            if let Some(trail) = trail {
+                trail.about(&request);
+            }
             resource(server, request, body).await
         }
         Some(Route::Review { review, namespace }) => {
-            let attributes =
-                Attributes::resource(&user, "create", review.group, review.plural).in_namespace(&namespace);
-            server.policy.authorize(&attributes)?;
-            only(&Method::POST, &method, review.plural)?;
-            let format = BodyFormat::from_content_type(text(&head.headers, header::CONTENT_TYPE).as_deref())?;
-            let body = read_body(body).await?;
-            let answer = server
-                .policy
-                .read(|policy| reviews::answer_body(review, &user, &namespace, (&body, format), policy))?;
-            Ok(Reply::json(201, answer))
+            if let Some(trail) = trail {
+                trail.asks(review, &namespace);
+            }
+            let asked = Asked {
+                review,
+                namespace,
+                method,
+                content_type,
+                user,
+            };
+            asked.serve(&server, body).await
         }
         found => {
             let verb = method.as_str().to_lowercase();
-            server.policy.authorize(&Attributes::path(&user, &verb, path))?;
+            let attributes = Attributes::path(&user, &verb, path);
+            let admitted = admit(&server, &attributes, Width::ONE).await?;
+            server.policy.authorize(&attributes)?;
             let route = found.ok_or(ApiError::NoSuchResource)?;
             only(&Method::GET, &method, path)?;
-            documents::serve(&server, route, &query, &head.headers).await
+            let served = documents::serve(&server, route, &query, &head.headers).await;
+            served.map(|reply| admitted.until_sent(reply))
         }
+    }
+}
+
+/// A review and who asks for it.
+struct Asked {
+    review: &'static Review,
+    namespace: String,
+    method: Method,
+    content_type: Option<String>,
+    user: User,
+}
+
+impl Asked {
+    async fn serve<B: RequestBody>(self, server: &Server, body: B) -> Result<Reply, ApiError> {
+        let started = Instant::now();
+        let labels = RequestLabels {
+            verb: "POST",
+            dry_run: "",
+            group: self.review.group,
+            version: Review::VERSION,
+            resource: self.review.plural,
+            subresource: "",
+            scope: if self.namespace.is_empty() {
+                "cluster"
+            } else {
+                "namespace"
+            },
+        };
+        let outcome = self.answer(server, body).await;
+        count(server, &labels, &outcome, started);
+        outcome
+    }
+
+    async fn answer<B: RequestBody>(self, server: &Server, body: B) -> Result<Reply, ApiError> {
+        let Asked {
+            review,
+            namespace,
+            user,
+            ..
+        } = &self;
+        let attributes =
+            Attributes::resource(user, "create", review.group, review.plural).in_namespace(namespace);
+        let mut admitted = admit(server, &attributes, width(&body, MAX_REVIEW)?).await?;
+        server.policy.authorize(&attributes)?;
+        only(&Method::POST, &self.method, review.plural)?;
+        let format = BodyFormat::from_content_type(self.content_type.as_deref())?;
+        let body = admitted.read(body, MAX_REVIEW).await?;
+        let answer = || {
+            // Decoded before the policy is locked: those who change it wait for those who read it.
+            let question = reviews::decode_body(review, &body, format)?;
+            server
+                .policy
+                .read(|policy| reviews::answer(review, user, namespace, &question, policy))
+        };
+        let answer = server.work.of(admitted.class).on(body.len(), answer).await?;
+        Ok(admitted.until_sent(Reply::json(201, answer)))
     }
 }
 
@@ -189,53 +251,67 @@ async fn resource<B: RequestBody>(server: Arc<Server>, request: Request, body: B
     };
     let labels = labels(&request);
     let outcome = within_limits(&server, request, body, options).await;
-    let (code, size) = match &outcome {
-        Ok(reply) => (reply.code, http_body::Body::size_hint(&reply.body).exact()),
-        Err(error) => (error.code(), None),
-    };
-    server.metrics.finished(&labels, code, started.elapsed(), size);
+    count(&server, &labels, &outcome, started);
     outcome
 }
 
-/// Serves a resource to those who may, when there is room, within its time.
+fn count(server: &Server, labels: &RequestLabels, outcome: &Result<Reply, ApiError>, started: Instant) {
+    let (code, size) = match outcome {
+        Ok(reply) => (reply.code, http_body::Body::size_hint(&reply.body).exact()),
+        Err(error) => (error.code(), None),
+    };
+    server.metrics.finished(labels, code, started.elapsed(), size);
+}
+
+/// Serves a resource when there is room, to those who may, within its time.
 async fn within_limits<B: RequestBody>(
     server: &Arc<Server>,
     mut request: Request,
     body: B,
     options: Option<ListOptions>,
 ) -> Result<Reply, ApiError> {
-    let watching = request.watches();
+    let width = match &options {
+        Some(list) => {
+            let objects = server.cache.of(request.target.kind).count();
+            Width::of_list(if list.limit == 0 {
+                objects
+            } else {
+                objects.min(list.limit)
+            })
+        }
+        None => width(&body, MAX_BODY)?,
+    };
+    let attributes = attributes(&request, request.target.name.as_deref().unwrap_or(""));
+    let mut admitted = admit(server, &attributes, width).await?;
+    request.work = server.work.of(admitted.class);
     let selection = Selection::parse(&request.query, request.target.kind)?;
-    authorize(server, &request, &selection)?;
-    let permit = admit(server, &request).await?;
-    // A log may be followed for hours; it is neither counted as under way nor cut short.
-    let streaming = request.target.subresource == Some(Subresource::Log);
-    let long = watching || streaming;
-    let _under = (!long).then(|| server.metrics.begin(request.method != Method::GET));
+    authorize(server, &request, &selection).await?;
+    if request.watches() {
+        admitted.watch(server, &request).await?;
+    }
     if request.method != Method::GET {
-        request.body = read_body(body).await?;
+        request.body = admitted.read(body, MAX_BODY).await?;
     }
     let served = serve_verb(server, &request, options);
-    if watching {
-        return served.await.map(|reply| held_open(reply, permit));
-    }
-    if streaming {
-        drop(permit);
-        return served.await;
-    }
-    let limit = if request.method == Method::GET {
-        MAX_REQUEST
+    // A log may be followed for hours; like a watch it is not cut short.
+    let streaming = request.target.subresource == Some(Subresource::Log);
+    let served = if request.watches() || streaming {
+        served.await
     } else {
-        MAX_WRITE
+        let limit = if request.method == Method::GET {
+            MAX_REQUEST
+        } else {
+            MAX_WRITE
+        };
+        let asked = request.query.timeout()?.filter(|asked| !asked.is_zero());
+        let limit = asked.map_or(limit, |asked| asked.min(limit));
+        let served = tokio::time::timeout(limit, served).await;
+        served.map_err(|_| timed_out(limit))?
     };
-    let asked = request.query.timeout()?.filter(|asked| !asked.is_zero());
-    let limit = asked.map_or(limit, |asked| asked.min(limit));
-    tokio::time::timeout(limit, served)
-        .await
-        .map_err(|_| timed_out(limit))?
+    served.map(|reply| admitted.until_sent(reply))
 }
 
-fn authorize(server: &Server, request: &Request, selection: &Selection) -> Result<(), ApiError> {
+async fn authorize(server: &Server, request: &Request, selection: &Selection) -> Result<(), ApiError> {
     let target = &request.target;
     // A collection narrowed to one name is authorized as that name.
     let selected = selection.requires_exact("metadata.name");
@@ -252,22 +328,16 @@ fn authorize(server: &Server, request: &Request, selection: &Selection) -> Resul
         .name
         .as_deref()
         .and_then(|name| server.find(target.kind, &target.namespace, name).ok());
-    let old = old.map(|object| object.value());
     let node = selection.requires_exact("spec.nodeName");
-    let within = server.within_node(request, name, old.as_ref(), None, node);
+    let within = || {
+        let old = old.as_ref().map(|object| object.value());
+        server.within_node(request, name, old.as_ref(), None, node)
+    };
+    let within = request
+        .work
+        .on(old.as_ref().map_or(0, |old| old.size()), within)
+        .await;
     within.map_err(|why| forbidden(&attributes, &why))
-}
-
-async fn admit(server: &Server, request: &Request) -> Result<flow::Permit, ApiError> {
-    let attributes = attributes(request, request.target.name.as_deref().unwrap_or(""));
-    server
-        .flow
-        .acquire(
-            flow::classify(&attributes),
-            flow::duty(&attributes),
-            &request.user.name,
-        )
-        .await
 }
 
 fn attributes<'a>(request: &'a Request, name: &'a str) -> Attributes<'a> {
@@ -277,17 +347,6 @@ fn attributes<'a>(request: &'a Request, name: &'a str) -> Attributes<'a> {
         .subresource(target.subresource.map_or("", Subresource::name))
         .in_namespace(&target.namespace)
         .named(name)
-}
-
-/// A watch gives its place back when the stream ends.
-fn held_open(reply: Reply, permit: flow::Permit) -> Reply {
-    match reply.body {
-        Body::Stream(stream) => Reply {
-            body: Body::Stream(guarded(stream, permit)),
-            ..reply
-        },
-        _ => reply,
-    }
 }
 
 async fn serve_verb(
@@ -336,27 +395,6 @@ async fn serve_verb(
 /// Objects of all namespaces can be read together, but not written.
 fn spans_namespaces(target: &Target) -> bool {
     target.kind.namespaced() && target.namespace.is_empty()
-}
-
-fn timed_out(limit: Duration) -> ApiError {
-    ApiError::Timeout {
-        message: format!("request did not complete within {} seconds", limit.as_secs_f64()),
-        cause: None,
-        retry_after_seconds: 1,
-    }
-}
-
-async fn read_body<B: RequestBody>(body: B) -> Result<Bytes, ApiError> {
-    let read = tokio::time::timeout(MAX_WRITE, Limited::new(body, MAX_BODY).collect()).await;
-    match read.map_err(|_| timed_out(MAX_WRITE))? {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::TooLarge(format!(
-            "the request body is larger than the limit of {MAX_BODY} bytes"
-        ))),
-        Err(error) => Err(ApiError::BadRequest(format!(
-            "the request body could not be read: {error}"
-        ))),
-    }
 }
 
 fn labels(request: &Request) -> RequestLabels {
@@ -410,20 +448,5 @@ fn wants_pretty(query: &str, headers: &HeaderMap) -> bool {
                 .iter()
                 .any(|browser| agent.starts_with(browser))
         }
-    }
-}
-
-/// The same answer with its JSON indented; streams and other media stay as they are.
-async fn prettied(reply: Reply) -> Reply {
-    if !reply.content_type.starts_with("application/json") || matches!(reply.body, Body::Stream(_)) {
-        return reply;
-    }
-    let Ok(collected) = reply.body.collect().await;
-    let bytes = collected.to_bytes();
-    let indented =
-        serde_json::from_slice::<Value>(&bytes).and_then(|value| serde_json::to_vec_pretty(&value));
-    Reply {
-        body: Body::whole(indented.map_or(bytes, Bytes::from)),
-        ..reply
     }
 }

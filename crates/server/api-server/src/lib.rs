@@ -5,6 +5,8 @@
 //! the [`cache`], encoded once, from where [`read`] serves `get`, `list` and every watcher.
 
 pub mod access;
+pub mod admit;
+pub mod audit;
 pub mod auth;
 pub mod background;
 pub mod cache;
@@ -26,6 +28,7 @@ pub mod server;
 pub mod settings;
 pub mod stored;
 pub mod version;
+pub mod work;
 pub mod write;
 
 pub use config::{Config, StoreChoice};

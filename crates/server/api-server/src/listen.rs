@@ -61,6 +61,7 @@ impl Listening {
             let peer = Arc::new(Peer {
                 certificate: peer.certificate.as_ref().and_then(user_from_certificate),
                 loopback: peer.address.ip().is_loopback(),
+                address: Some(peer.address.ip()),
             });
             move |request| handle(server.clone(), peer.clone(), request)
         };

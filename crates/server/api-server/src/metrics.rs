@@ -3,10 +3,10 @@
 //! Names and labels are upstream's where the meaning is the same, so that dashboards and alerts work
 //! unchanged.
 
+use crate::audit;
 use crate::auth::flow::{FlowControl, Limits};
 use crate::cache::Cache;
 use crate::cache::collection::{Collection, Window};
-use crate::http::body::ByteStream;
 use crate::settings::Settings;
 use pointsman_rules::Kind;
 use pointsman_rules::admission::tolerations::TolerationSeconds;
@@ -64,7 +64,6 @@ pub struct Metrics {
     requests: Family<Counter>,
     durations: Family<Histogram>,
     sizes: Family<Histogram>,
-    inflight: Family<Gauge>,
     longrunning: Family<Gauge>,
     watch_events: Family<Counter>,
     watch_bytes: Family<Counter>,
@@ -79,6 +78,7 @@ pub fn describe(registry: &Registry) {
     let cache = Arc::new(Cache::new(Window::default(), Vec::new()));
     Metrics::new(registry.clone()).watch_cache(cache);
     FlowControl::new(Limits::default()).register(registry);
+    audit::log::Metrics::new(registry);
 }
 
 impl Metrics {
@@ -110,10 +110,6 @@ impl Metrics {
                 .unit(Unit::Bytes)
                 .labels(&["verb", "group", "version", "resource", "subresource", "scope"])
                 .buckets(RESPONSE_BYTES),
-            ),
-            inflight: registry.gauges(
-                define("apiserver_current_inflight_requests", "Requests being answered: mutating, readOnly.")
-                    .labels(&["request_kind"]),
             ),
             longrunning: registry.gauges(
                 define("apiserver_longrunning_requests", "Watches that are open, by what they watch.")
@@ -206,14 +202,6 @@ impl Metrics {
         }
     }
 
-    /// Counts a request as under way until the guard is dropped.
-    pub fn begin(&self, mutating: bool) -> Under {
-        Under::new(
-            self.inflight
-                .with(&[if mutating { "mutating" } else { "readOnly" }]),
-        )
-    }
-
     /// Records how long the store took.
     pub fn store_took(&self, operation: &str, took: Duration) {
         self.commits.with(&[operation]).observe_duration(took);
@@ -262,12 +250,4 @@ impl OpenWatch {
         self.events.add(events);
         self.bytes.add(bytes as u64);
     }
-}
-
-/// Keeps `guard` until the stream ends.
-pub fn guarded<G: Send + 'static>(stream: ByteStream, guard: G) -> ByteStream {
-    use futures::StreamExt;
-    Box::pin(stream.inspect(move |_| {
-        let _ = &guard;
-    }))
 }

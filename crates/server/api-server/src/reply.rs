@@ -1,9 +1,11 @@
 //! What goes back to the client?
 
 use crate::http::body::Body;
+use crate::http::held::{Guard, HeldBody};
 use http::{HeaderValue, Response, StatusCode, header};
 use pointsman_rules::ApiError;
 use serde_json::Value;
+use std::time::Duration;
 
 /// An answer, before it is written as HTTP.
 pub struct Reply {
@@ -15,6 +17,14 @@ pub struct Reply {
     /// Advice to the client, sent as `Warning` headers.
     pub warnings: Vec<String>,
     pub headers: Vec<(header::HeaderName, String)>,
+    /// What is kept until it has been sent.
+    pub held: Option<Held>,
+}
+
+/// What is kept until an answer has been sent, or for `limit` at most.
+pub struct Held {
+    pub guard: Guard,
+    pub limit: Option<Duration>,
 }
 
 impl Reply {
@@ -26,6 +36,7 @@ impl Reply {
             content_type: "application/json",
             warnings: Vec::new(),
             headers: Vec::new(),
+            held: None,
         }
     }
 
@@ -52,8 +63,12 @@ impl Reply {
     }
 
     /// The HTTP message.
-    pub fn into_response(self, audit_id: &str) -> Response<Body> {
-        let mut response = Response::new(self.body);
+    pub fn into_response(self, audit_id: &str) -> Response<HeldBody> {
+        let body = match self.held {
+            Some(Held { guard, limit }) => HeldBody::new(self.body, guard, limit),
+            None => HeldBody::free(self.body),
+        };
+        let mut response = Response::new(body);
         *response.status_mut() = StatusCode::from_u16(self.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.content_type));

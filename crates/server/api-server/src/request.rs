@@ -3,11 +3,13 @@
 use crate::auth::authn::User;
 use crate::http::query::Query;
 use crate::http::route::Target;
+use crate::work::Work;
 use bytes::Bytes;
 use http::Method;
 use jiff::Timestamp;
 use pointsman_rules::decode::FieldValidation;
 use pointsman_rules::{ApiError, FieldError};
+use std::sync::Arc;
 
 /// A request for a resource, after routing, authentication and authorization.
 #[derive(Clone, Debug)]
@@ -22,6 +24,8 @@ pub struct Request {
     /// The media type of the body, without parameters.
     pub content_type: String,
     pub body: Bytes,
+    /// Where it takes turns if it is large.
+    pub work: Arc<Work>,
     pub now: Timestamp,
 }
 

@@ -13,7 +13,8 @@ use crate::metrics::Metrics;
 use crate::node_client::NodeClient;
 use crate::server::Server;
 use crate::settings::Settings;
-use crate::{keys, listen};
+use crate::work::Lanes;
+use crate::{audit, keys, listen};
 use bytes::Bytes;
 use pointsman_http::Wildcard;
 use pointsman_store::embedded::{EmbeddedStore, Options};
@@ -65,6 +66,13 @@ pub enum StartError {
     #[error("cannot listen on {address}")]
     Listen {
         address: SocketAddr,
+        #[source]
+        source: std::io::Error,
+    },
+    /// The audit log cannot be written.
+    #[error("cannot write the audit log {path}")]
+    AuditLog {
+        path: PathBuf,
         #[source]
         source: std::io::Error,
     },
@@ -195,16 +203,29 @@ fn assemble(config: &Config, store: Arc<dyn Store>) -> Result<(Arc<Server>, Arc<
         Some(path) => Tokens::read(path)?,
         None => Tokens::default(),
     };
+    let audit_metrics = audit::log::Metrics::new(&metrics.registry);
+    let audit = match config.audit.clone() {
+        Some(settings) => {
+            let path = settings.path.clone();
+            let failed = |source| StartError::AuditLog { path, source };
+            let log = audit::Log::open(settings, audit_metrics).map_err(failed)?;
+            Some(Arc::new(log))
+        }
+        None => None,
+    };
     let server = Server {
         store,
         cache,
         cluster: config.cluster.clone(),
         gates: config.gates.clone(),
+        plugins: config.plugins,
         settings,
         authenticator: Authenticator::new(tokens, config.anonymous),
         policy,
         flow,
+        work: Lanes::default(),
         metrics,
+        audit,
         nodes: NodeClient::new(&config.data_dir.join("pki")),
         bootstrapped: AtomicBool::new(false),
         stop: watch::Sender::new(false),

@@ -1,6 +1,7 @@
 //! What do all requests share?
 
 use crate::access::PolicyIndex;
+use crate::audit;
 use crate::auth::Authenticator;
 use crate::auth::flow::FlowControl;
 use crate::cache::Cache;
@@ -11,8 +12,10 @@ use crate::node_client::NodeClient;
 use crate::read::not_found;
 use crate::request::Request;
 use crate::settings::Settings;
+use crate::work::Lanes;
 use jiff::Timestamp;
 use pointsman_model::FeatureGates;
+use pointsman_rules::admission::plugins::Plugins;
 use pointsman_rules::decode::{self, BodyFormat};
 use pointsman_rules::strategy::{ClusterSettings, Context};
 use pointsman_rules::{ApiError, Kind, schema};
@@ -32,6 +35,8 @@ pub struct Server {
     pub cluster: ClusterSettings,
     /// Which optional behaviours are on.
     pub gates: FeatureGates,
+    /// Which optional admission is on.
+    pub plugins: Plugins,
     /// What can change while the server runs.
     pub settings: Arc<Settings>,
     /// Who is who.
@@ -40,8 +45,12 @@ pub struct Server {
     pub policy: Arc<PolicyIndex>,
     /// How many requests may run at once.
     pub flow: FlowControl,
+    /// Where the work of large requests is done.
+    pub work: Lanes,
     /// What is counted.
     pub metrics: Metrics,
+    /// Where requests are recorded, if they are.
+    pub audit: Option<Arc<audit::Log>>,
     /// How nodes are asked for logs.
     pub nodes: NodeClient,
     /// Whether the default objects are there.

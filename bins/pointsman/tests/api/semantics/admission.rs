@@ -172,3 +172,34 @@ async fn events_are_forgotten_after_their_time() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn external_addresses_are_denied_where_that_is_asked_for() {
+    let services = "/api/v1/namespaces/default/services";
+    let with = |addresses: &[&str]| json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}], "externalIPs": addresses}});
+    let patch = |addresses: &[&str]| json!({"spec": {"externalIPs": addresses}});
+    let one = format!("{services}/s");
+    let mut server = Server::start_to_be_restarted(&[]).await;
+    let both = ["192.0.2.1", "192.0.2.2"];
+    let http = server.admin().await;
+    http.post(services, &with(&both)).await.expect(201);
+    server.set_flags(&["--enable-admission-plugins", "DenyServiceExternalIPs"]);
+    server.restart().await;
+    let http = server.admin().await;
+    let mut other = with(&["192.0.2.1"]);
+    other["metadata"]["name"] = "t".into();
+    let refused = http.post(services, &other).await.refused(403, "Forbidden");
+    let why = r#"services "t" is forbidden: Use of external IPs is denied by admission control."#;
+    assert_eq!(refused["message"], why);
+    // What is there may stay, and shrink; it does not grow.
+    http.patch(&one, "merge", &json!({"metadata": {"labels": {"a": "b"}}}))
+        .await
+        .expect(200);
+    http.patch(&one, "merge", &patch(&["192.0.2.2"]))
+        .await
+        .expect(200);
+    http.patch(&one, "merge", &patch(&both))
+        .await
+        .refused(403, "Forbidden");
+    http.patch(&one, "merge", &patch(&[])).await.expect(200);
+}

@@ -2,6 +2,7 @@
 
 mod access;
 mod admission;
+mod audit;
 mod delete;
 mod forms;
 mod gates;

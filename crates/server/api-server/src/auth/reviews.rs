@@ -10,22 +10,10 @@ use pointsman_rules::value::{at, list_at, map_at, str_at};
 use pointsman_rules::{ApiError, FieldError, FieldErrors, schema, status::Subject};
 use serde_json::{Value, json};
 
-/// Answers a review in the body of a request.
-pub fn answer_body(
-    review: &Review,
-    user: &User,
-    namespace: &str,
-    (body, format): (&[u8], BodyFormat),
-    policy: &Policy,
-) -> Result<Value, ApiError> {
+/// The question in the body of a request.
+pub fn decode_body(review: &Review, body: &[u8], format: BodyFormat) -> Result<Value, ApiError> {
     let shape = schema::named(review.group, Review::VERSION, review.kind).ok_or(ApiError::NoSuchResource)?;
-    answer(
-        review,
-        user,
-        namespace,
-        &decode(body, format, shape)?.object,
-        policy,
-    )
+    Ok(decode(body, format, shape)?.object)
 }
 
 /// Answers a review that `user` posted; `namespace` is the one in the URL.

@@ -139,7 +139,7 @@ async fn change(
         edit(&mut new);
         Ok((new, Vec::new()))
     };
-    update(server, &request, name, Vec::new(), Through::Subresource, &next)
+    update(server, &request, name, Through::Subresource, &next)
         .await
         .map(drop)
 }

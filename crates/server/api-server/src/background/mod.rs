@@ -24,6 +24,7 @@ use jiff::Timestamp;
 use pointsman_rules::Kind;
 use pointsman_rules::kind::Subresource;
 use serde_json::Value;
+use std::sync::Arc;
 
 /// A request that the server makes to itself.
 pub fn internal(method: Method, kind: &'static Kind, namespace: &str, name: Option<&str>) -> Request {
@@ -41,6 +42,7 @@ pub fn internal(method: Method, kind: &'static Kind, namespace: &str, name: Opti
         accept: None,
         content_type: String::new(),
         body: Bytes::new(),
+        work: Arc::default(),
         now: Timestamp::now(),
     }
 }

@@ -10,7 +10,9 @@ use std::task::{Context, Poll};
 pub type ByteStream = Pin<Box<dyn futures::Stream<Item = Bytes> + Send>>;
 
 /// The body of an answer.
-pub enum Body {
+pub struct Body(Content);
+
+enum Content {
     Whole(Option<Bytes>),
     /// Many pieces that are joined into frames of about [`FRAME`] bytes while they are sent, so a list
     /// of any size needs one frame of memory beside the objects themselves.
@@ -24,20 +26,39 @@ pub enum Body {
     Stream(ByteStream),
 }
 
-const FRAME: usize = 64 << 10;
+/// About what is sent at a time.
+pub const FRAME: usize = 64 << 10;
 
 impl Body {
     /// A body of one piece.
     pub fn whole(bytes: impl Into<Bytes>) -> Self {
-        Body::Whole(Some(bytes.into()))
+        Self(Content::Whole(Some(bytes.into())))
     }
 
     /// A body of many pieces.
     pub fn pieces(pieces: Vec<Bytes>) -> Self {
         let left = pieces.iter().map(|piece| piece.len() as u64).sum();
-        Body::Pieces {
+        Self(Content::Pieces {
             pieces: pieces.into_iter(),
             left,
+        })
+    }
+
+    /// A body whose end is not known.
+    pub fn stream(stream: ByteStream) -> Self {
+        Self(Content::Stream(stream))
+    }
+
+    /// Whether its end is not known.
+    pub fn is_stream(&self) -> bool {
+        matches!(self.0, Content::Stream(_))
+    }
+
+    /// The bytes of a body of one piece; others are given back.
+    pub fn into_whole(self) -> Result<Bytes, Self> {
+        match self.0 {
+            Content::Whole(bytes) => Ok(bytes.unwrap_or_default()),
+            other => Err(Self(other)),
         }
     }
 }
@@ -50,14 +71,14 @@ impl http_body::Body for Body {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let bytes = match self.get_mut() {
-            Body::Whole(bytes) => bytes.take().filter(|bytes| !bytes.is_empty()),
-            Body::Pieces { pieces, left } => {
+        let bytes = match &mut self.get_mut().0 {
+            Content::Whole(bytes) => bytes.take().filter(|bytes| !bytes.is_empty()),
+            Content::Pieces { pieces, left } => {
                 let frame = next_frame(pieces);
                 *left -= frame.as_ref().map_or(0, |frame| frame.len() as u64);
                 frame
             }
-            Body::Stream(stream) => match stream.as_mut().poll_next(cx) {
+            Content::Stream(stream) => match stream.as_mut().poll_next(cx) {
                 Poll::Ready(bytes) => bytes,
                 Poll::Pending => return Poll::Pending,
             },
@@ -65,11 +86,17 @@ impl http_body::Body for Body {
         Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes))))
     }
 
+    fn is_end_stream(&self) -> bool {
+        self.size_hint().exact() == Some(0)
+    }
+
     fn size_hint(&self) -> SizeHint {
-        match self {
-            Body::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
-            Body::Pieces { left, .. } => SizeHint::with_exact(*left),
-            Body::Stream(_) => SizeHint::default(),
+        match &self.0 {
+            Content::Whole(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+            Content::Pieces { left, .. } => SizeHint::with_exact(*left),
+            Content::Stream(_) => SizeHint::default(),
         }
     }
 }

@@ -4,11 +4,13 @@
 //! time on both sides, so there it is left out.
 
 use super::body::Body;
+use crate::work::Work;
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use http_body_util::BodyExt;
 use std::io::Write;
+use std::sync::Arc;
 
 /// Smaller answers are sent as they are. Upstream's number.
 const WORTH_IT: u64 = 128 << 10;
@@ -23,17 +25,30 @@ pub fn worth_it(accept_encoding: Option<&str>, loopback: bool, size: Option<u64>
     accepted && !loopback && size.is_some_and(|size| size > WORTH_IT)
 }
 
-/// The body, compressed at upstream's level; `None` if that failed.
-pub async fn gzip(body: Body) -> Option<Bytes> {
-    let Ok(collected) = body.collect().await;
-    let plain = collected.to_bytes();
-    // A large list takes a while, which other requests must not wait for.
-    let packed = tokio::task::spawn_blocking(move || {
-        let mut encoder = GzEncoder::new(Vec::with_capacity(plain.len() / 8), Compression::new(1));
-        encoder.write_all(&plain).and_then(|()| encoder.finish())
+/// The body, compressed at upstream's level while it is sent.
+pub fn gzip(body: Body, work: Arc<Work>) -> Body {
+    let encoder = GzEncoder::new(Vec::new(), Compression::new(1));
+    let packed = futures::stream::unfold(Some((body, encoder)), move |state| {
+        let work = work.clone();
+        async move {
+            let (mut body, mut encoder) = state?;
+            while let Some(Ok(frame)) = body.frame().await {
+                let plain = frame.into_data().unwrap_or_default();
+                // A large list takes a while, which other requests must not wait for.
+                work.on(plain.len(), || encoder.write_all(&plain).expect(TO_MEMORY))
+                    .await;
+                let packed = std::mem::take(encoder.get_mut());
+                if !packed.is_empty() {
+                    return Some((Bytes::from(packed), Some((body, encoder))));
+                }
+            }
+            Some((Bytes::from(encoder.finish().expect(TO_MEMORY)), None))
+        }
     });
-    packed.await.ok()?.ok().map(Bytes::from)
+    Body::stream(Box::pin(packed))
 }
+
+const TO_MEMORY: &str = "writing to memory does not fail";
 
 #[cfg(test)]
 mod tests {
@@ -55,7 +70,13 @@ mod tests {
     #[tokio::test]
     async fn what_is_unpacked_is_what_was_packed() {
         let text = "pointsman ".repeat(50_000);
-        let packed = gzip(Body::whole(text.clone())).await.unwrap();
+        let pieces = text
+            .as_bytes()
+            .chunks(70_000)
+            .map(Bytes::copy_from_slice)
+            .collect();
+        let packed = gzip(Body::pieces(pieces), Arc::default());
+        let packed = packed.collect().await.unwrap().to_bytes();
         let mut unpacked = String::new();
         flate2::read::GzDecoder::new(&packed[..])
             .read_to_string(&mut unpacked)

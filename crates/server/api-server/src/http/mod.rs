@@ -2,6 +2,8 @@
 
 pub mod body;
 pub mod compress;
+pub mod held;
 pub mod negotiate;
+pub mod pretty;
 pub mod query;
 pub mod route;

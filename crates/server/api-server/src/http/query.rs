@@ -13,9 +13,16 @@ use std::time::Duration;
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Reads a raw query string.
+    /// Reads a raw query string, as many parameters as anybody sends.
     pub fn parse(raw: &str) -> Self {
-        Self(form_urlencoded::parse(raw.as_bytes()).into_owned().collect())
+        const MAX_PARAMETERS: usize = 100;
+        let parameters = form_urlencoded::parse(raw.as_bytes()).into_owned();
+        Self(parameters.take(MAX_PARAMETERS).collect())
+    }
+
+    /// Bytes of all parameters.
+    pub fn bytes(&self) -> usize {
+        self.0.iter().map(|(name, value)| name.len() + value.len()).sum()
     }
 
     /// The first value of a parameter; empty counts as absent.

@@ -32,17 +32,25 @@ const MAX_REFUSAL: usize = 4096;
 /// Answers `get` of a pod's log.
 pub async fn read(server: &Server, request: &Request, name: &str) -> Result<Reply, ApiError> {
     let target = &request.target;
-    let pod = server.find(target.kind, &target.namespace, name)?.value();
-    let container = container(&pod, name, request.query.get("container").unwrap_or(""))?;
+    let pod = server.find(target.kind, &target.namespace, name)?;
+    let asked = request.query.get("container").unwrap_or("");
+    let look = || {
+        let pod = pod.value();
+        let node_name = str_at(&pod, &["spec", "nodeName"]).to_owned();
+        container(&pod, name, asked).map(|container| (container, node_name))
+    };
+    let (container, node_name) = request.work.on(pod.size(), look).await?;
     check(request)?;
-    let node_name = str_at(&pod, &["spec", "nodeName"]);
     if node_name.is_empty() {
         // Nothing was said yet.
         return Ok(Reply::text(200, ""));
     }
     let nodes = &kinds::NODE;
-    let node = server.find(nodes, "", node_name)?.value();
-    let address = node_client::endpoint(&node).ok_or_else(|| {
+    let node = server.find(nodes, "", &node_name)?;
+    let address = request
+        .work
+        .on(node.size(), || node_client::endpoint(&node.value()));
+    let address = address.await.ok_or_else(|| {
         ApiError::Unavailable(format!("node {node_name:?} does not say where its agent is"))
     })?;
     let path = path(request, &target.namespace, name, &container);
@@ -129,7 +137,7 @@ fn path(request: &Request, namespace: &str, pod: &str, container: &str) -> Strin
 fn passed_on(body: Incoming) -> Body {
     let chunks = BodyDataStream::new(body).map(|chunk| chunk.ok());
     let chunks = chunks.take_while(|chunk| std::future::ready(chunk.is_some()));
-    Body::Stream(Box::pin(chunks.map(Option::<Bytes>::unwrap_or_default)))
+    Body::stream(Box::pin(chunks.map(Option::<Bytes>::unwrap_or_default)))
 }
 
 #[cfg(test)]

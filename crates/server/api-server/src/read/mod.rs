@@ -65,12 +65,11 @@ pub async fn get(server: &Server, request: &Request, name: &str) -> Result<Reply
     wait_until_fresh(server, freshness).await?;
     let object = server.find(request.target.kind, &request.target.namespace, name)?;
     if request.target.subresource == Some(pointsman_rules::kind::Subresource::Scale) {
-        return Ok(Reply::json(
-            200,
-            scale::scale_of(&object.value(), request.target.kind),
-        ));
+        let scale = || scale::scale_of(&object.value(), request.target.kind);
+        return Ok(Reply::json(200, request.work.on(object.size(), scale).await));
     }
-    Ok(Reply::new(200, Body::whole(renderer.object(&object))))
+    let shown = renderer.object_by_turns(&request.work, &object).await;
+    Ok(Reply::new(200, Body::whole(shown)))
 }
 
 /// Answers `list` of a collection.
@@ -79,7 +78,9 @@ pub async fn list(server: &Server, request: &Request, options: &ListOptions) -> 
     let kind = request.target.kind;
     let selection = Selection::parse(&request.query, kind)?;
     let snapshot = snapshot(server, request, options).await?;
-    let (objects, last_examined, more) = page(&snapshot.objects, &selection, options.limit);
+    let cost = selection.cost(&snapshot.objects);
+    let select = || page(&snapshot.objects, &selection, options.limit);
+    let (objects, last_examined, more) = request.work.on(cost, select).await;
     let mut metadata = json!({"resourceVersion": snapshot.revision.to_string()});
     if let Some(last) = last_examined.filter(|_| more > 0) {
         metadata["continue"] = json!(Continue::new(Some(snapshot.revision), last).token());
@@ -87,12 +88,14 @@ pub async fn list(server: &Server, request: &Request, options: &ListOptions) -> 
             metadata["remainingItemCount"] = json!(more);
         }
     }
-    Ok(Reply::new(200, Body::pieces(renderer.list(&objects, metadata))))
+    let list = || renderer.list(&objects, metadata);
+    let list = request.work.on(renderer.cost(&objects), list).await;
+    Ok(Reply::new(200, Body::pieces(list)))
 }
 
 /// The first `limit` selected objects, the key after which the next page starts, and how many objects
 /// are left to examine after it.
-fn page<'a>(
+pub fn page<'a>(
     objects: &'a [Arc<Object>],
     selection: &Selection,
     limit: usize,
@@ -264,8 +267,8 @@ pub async fn watch(
         mark_initial_end: options.mark_initial_end,
         deadline: Instant::now() + life,
     };
-    let watcher = Watcher::new(server.cache.clone(), terms, start, generation, server.stopping());
-    Ok(Reply::new(200, Body::Stream(watch_stream(server, watcher, kind))))
+    let watcher = Watcher::new(server, request.work.clone(), terms, start, generation);
+    Ok(Reply::new(200, Body::stream(watch_stream(server, watcher, kind))))
 }
 
 fn watch_stream(server: &Server, watcher: Watcher, kind: &'static Kind) -> crate::http::body::ByteStream {

@@ -3,12 +3,16 @@
 use crate::cache::object::Object;
 use crate::http::negotiate::Form;
 use crate::stored::{EventType, LINE_END};
+use crate::work::Work;
 use bytes::{BufMut, Bytes, BytesMut};
 use jiff::Timestamp;
 use pointsman_rules::table::{self, IncludeObject};
 use pointsman_rules::{Kind, event_views};
 use pointsman_store::Revision;
 use serde_json::{Value, json};
+
+/// What it costs to put an object that is ready into a list, compared with reading bytes.
+const PER_PIECE: usize = 16;
 
 /// Turns objects into bytes for one request.
 #[derive(Clone, Debug)]
@@ -54,6 +58,19 @@ impl Renderer {
         }
     }
 
+    /// One object alone, by turns where it is large.
+    pub async fn object_by_turns(&self, work: &Work, object: &Object) -> Bytes {
+        work.on(self.cost(&[object]), || self.object(object)).await
+    }
+
+    /// About how many bytes are read and written to show these objects.
+    pub fn cost<T: AsRef<Object>>(&self, objects: &[T]) -> usize {
+        if self.plain() {
+            return objects.len() * PER_PIECE;
+        }
+        objects.iter().map(|object| object.as_ref().size()).sum()
+    }
+
     /// A value that may not be stored (a dry run, a subresource), in the form asked for.
     pub fn formed(&self, value: Value, now: Timestamp) -> Bytes {
         let value = match self.form {
@@ -68,14 +85,21 @@ impl Renderer {
     }
 
     /// A list of objects.
+    ///
+    /// Each is written as bytes before the next one is read, so that no more than one is in memory as values.
     pub fn list<T: AsRef<Object>>(&self, objects: &[T], metadata: Value) -> Vec<Bytes> {
         let now = Timestamp::now();
         let metadata_text = metadata.to_string();
         match self.form {
             Form::Table => {
-                let values: Vec<Value> = objects.iter().map(|object| self.value(object.as_ref())).collect();
-                let table = table::table(self.kind, values.iter(), self.include, metadata, now);
-                vec![to_bytes(&table)]
+                let rows = objects.iter().map(|object| {
+                    let value = self.value(object.as_ref());
+                    to_bytes(&table::table_row(self.kind, &value, self.include, now))
+                });
+                let empty = table::table(self.kind, std::iter::empty(), self.include, metadata, now);
+                let empty = empty.to_string();
+                let head = empty.strip_suffix("]}").expect("rows come last");
+                enclosed(head.to_owned(), rows)
             }
             Form::PartialMetadata => {
                 let items = objects
@@ -131,7 +155,8 @@ impl Renderer {
         }
     }
 
-    fn plain(&self) -> bool {
+    /// Whether objects are shown as they are kept.
+    pub fn plain(&self) -> bool {
         self.form == Form::Json && self.kind.stored_as.is_none()
     }
 
@@ -161,8 +186,13 @@ fn joined(
     metadata: &str,
     items: impl ExactSizeIterator<Item = Bytes>,
 ) -> Vec<Bytes> {
-    let mut pieces = Vec::with_capacity(items.len() * 2 + 2);
     let head = format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{metadata},"items":["#);
+    enclosed(head, items)
+}
+
+/// The items of a list between its head and its end.
+fn enclosed(head: String, items: impl ExactSizeIterator<Item = Bytes>) -> Vec<Bytes> {
+    let mut pieces = Vec::with_capacity(items.len() * 2 + 2);
     pieces.push(Bytes::from(head));
     for (at, item) in items.enumerate() {
         if at > 0 {

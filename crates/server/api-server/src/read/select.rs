@@ -4,6 +4,7 @@ use crate::cache::object::Object;
 use crate::http::query::Query;
 use pointsman_rules::selector::{FieldSelector, FieldTerm, LabelSelector};
 use pointsman_rules::{ApiError, Kind, event_views};
+use std::sync::Arc;
 
 /// Label and field selectors together.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -50,6 +51,14 @@ impl Selection {
     pub fn matches(&self, object: &Object) -> bool {
         self.labels.matches_with(|key| object.labels.get(key))
             && self.fields.matches_with(|field| Some(object.field(field)))
+    }
+
+    /// What it costs to select among these objects, compared with reading bytes.
+    pub fn cost(&self, objects: &[Arc<Object>]) -> usize {
+        /// Finding a label or field and comparing it.
+        const PER_TERM: usize = 16;
+        let terms = self.labels.requirements().len() + self.fields.terms().len();
+        objects.len().saturating_mul((1 + terms) * PER_TERM)
     }
 
     /// The value that a field must have, if the selection fixes it.

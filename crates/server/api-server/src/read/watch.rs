@@ -9,7 +9,9 @@ use super::select::Selection;
 use crate::cache::Cache;
 use crate::cache::collection::{Change, Snapshot};
 use crate::cache::object::Object;
+use crate::server::Server;
 use crate::stored::EventType;
+use crate::work::Work;
 use bytes::{BufMut, Bytes, BytesMut};
 use pointsman_rules::ApiError;
 use pointsman_store::Revision;
@@ -55,6 +57,7 @@ pub struct Terms {
 /// One open watch.
 pub struct Watcher {
     cache: Arc<Cache>,
+    work: Arc<Work>,
     terms: Terms,
     seen: Revision,
     generation: u64,
@@ -69,14 +72,9 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Opens a watch of what the collection held in `generation`. `stop` turns true when the server shuts down.
-    pub fn new(
-        cache: Arc<Cache>,
-        terms: Terms,
-        start: Start,
-        generation: u64,
-        stop: watch::Receiver<bool>,
-    ) -> Self {
+    /// Opens a watch of what the collection held in `generation`.
+    pub fn new(server: &Server, work: Arc<Work>, terms: Terms, start: Start, generation: u64) -> Self {
+        let (cache, stop) = (server.cache.clone(), server.stopping());
         let (seen, initial) = match start {
             Start::Snapshot(snapshot) => (snapshot.revision, Some(snapshot.objects.into_iter())),
             Start::After(revision) => (revision, None),
@@ -85,6 +83,7 @@ impl Watcher {
         changed.mark_changed();
         Self {
             cache,
+            work,
             terms,
             seen,
             generation,
@@ -109,13 +108,17 @@ impl Watcher {
         if self.over {
             return None;
         }
-        if let Some(piece) = self.next_initial() {
-            return Some(piece);
+        if self.initial.is_some() {
+            let work = self.work.clone();
+            let piece = work.on(self.initial_cost(), || self.next_initial()).await;
+            if piece.is_some() {
+                return piece;
+            }
         }
         loop {
             // Read before the log: every change up to here is in the log by now.
             let applied = self.cache.applied();
-            match self.drain() {
+            match self.drain().await {
                 Ok(piece) if !piece.is_empty() => return Some(piece),
                 Ok(_) => self.seen = self.seen.max(applied),
                 Err(error) => return Some(self.fail(&error)),
@@ -130,6 +133,19 @@ impl Watcher {
                 stopped = self.stop.wait_for(|stop| *stop) => { let _ = stopped; return None }
             }
         }
+    }
+
+    /// About what the next frame of initial objects costs; all of them may have to be looked at for it.
+    fn initial_cost(&self) -> usize {
+        let rest = self
+            .initial
+            .as_ref()
+            .map_or(&[][..], |initial| initial.as_slice());
+        let first = &rest[..rest.len().min(CHANGES_AT_ONCE)];
+        self.terms
+            .selection
+            .cost(rest)
+            .max(self.terms.renderer.cost(first))
     }
 
     fn next_initial(&mut self) -> Option<Bytes> {
@@ -159,8 +175,9 @@ impl Watcher {
     }
 
     /// Lines for the next changes; empty if there is none to show yet.
-    fn drain(&mut self) -> Result<Bytes, ApiError> {
-        let collection = self.cache.of(self.terms.renderer.kind);
+    async fn drain(&mut self) -> Result<Bytes, ApiError> {
+        let (cache, work) = (self.cache.clone(), self.work.clone());
+        let collection = cache.of(self.terms.renderer.kind);
         let mut frame = BytesMut::new();
         let mut single: Option<Bytes> = None;
         loop {
@@ -174,18 +191,9 @@ impl Watcher {
                 .ok_or_else(|| too_old(self.seen))?;
             let Some(last) = changes.last() else { break };
             self.seen = last.object.revision;
-            for change in &changes {
-                let Some(shown) = self.shown(change) else { continue };
-                self.events += 1;
-                match self.terms.renderer.ready_line(&shown) {
-                    Some(line) if frame.is_empty() && single.is_none() => single = Some(line),
-                    _ => {
-                        frame.put(single.take().unwrap_or_default());
-                        self.terms.renderer.line(&shown, self.first_line, &mut frame);
-                    }
-                }
-                self.first_line = false;
-            }
+            let cost = self.cost(&changes);
+            work.on(cost, || self.write(&changes, &mut single, &mut frame))
+                .await;
             if changes.len() >= CHANGES_AT_ONCE && (frame.len() < INITIAL_FRAME) {
                 continue;
             }
@@ -194,6 +202,34 @@ impl Watcher {
             }
         }
         Ok(single.unwrap_or_else(|| frame.freeze()))
+    }
+
+    /// About what it costs to show these changes.
+    fn cost(&self, changes: &[Arc<Change>]) -> usize {
+        if self.terms.renderer.plain() && self.terms.selection.is_everything() {
+            return 0;
+        }
+        let objects: Vec<Arc<Object>> = changes.iter().map(|change| change.object.clone()).collect();
+        self.terms
+            .selection
+            .cost(&objects)
+            .max(self.terms.renderer.cost(&objects))
+    }
+
+    /// Writes the lines for these changes; a ready one that is alone is not copied.
+    fn write(&mut self, changes: &[Arc<Change>], single: &mut Option<Bytes>, frame: &mut BytesMut) {
+        for change in changes {
+            let Some(shown) = self.shown(change) else { continue };
+            self.events += 1;
+            match self.terms.renderer.ready_line(&shown) {
+                Some(line) if frame.is_empty() && single.is_none() => *single = Some(line),
+                _ => {
+                    frame.put(single.take().unwrap_or_default());
+                    self.terms.renderer.line(&shown, self.first_line, frame);
+                }
+            }
+            self.first_line = false;
+        }
     }
 
     /// What this watcher sees of a change, if it sees it at all.

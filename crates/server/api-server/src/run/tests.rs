@@ -1,10 +1,12 @@
 //! Requests through every check of a server, without a socket.
 
+mod admission;
+
 use super::*;
 use crate::auth::User;
-use crate::auth::authn::{MASTERS, NODES};
+use crate::auth::authn::{AUTHENTICATED, MASTERS, NODES};
 use crate::dispatch::{Peer, handle};
-use crate::http::body::Body;
+use crate::http::held::HeldBody;
 use http::{Method, Response};
 use http_body_util::{BodyExt, Full};
 use pointsman_rules::admission::tolerations::TolerationSeconds;
@@ -42,10 +44,11 @@ impl World {
         }
     }
 
-    async fn send(&self, user: &User, method: Method, path: &str, body: &Value) -> Response<Body> {
+    async fn send(&self, user: &User, method: Method, path: &str, body: &Value) -> Response<HeldBody> {
         let peer = Peer {
             certificate: Some(user.clone()),
             loopback: true,
+            address: None,
         };
         let content_type = match method {
             Method::PATCH => "application/merge-patch+json",
@@ -99,6 +102,7 @@ fn config(data_dir: PathBuf) -> Config {
         advertise: None,
         store: StoreChoice::Embedded,
         gates: pointsman_model::FeatureGates::default(),
+        plugins: Default::default(),
         cluster: ClusterSettings {
             service_ranges: vec![IpRange {
                 network: "10.96.0.0".parse().unwrap(),
@@ -119,6 +123,7 @@ fn config(data_dir: PathBuf) -> Config {
         max_mutating_requests_inflight: 200,
         event_ttl: Duration::from_secs(3600),
         compaction_interval: Duration::from_secs(300),
+        audit: None,
     }
 }
 

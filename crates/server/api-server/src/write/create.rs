@@ -1,7 +1,7 @@
 //! `POST` to a collection.
 
 use super::metadata::{deleting, generate_name, place};
-use super::{Committed, Write};
+use super::{Committed, Write, allocation, encoded};
 use crate::http::body::Body;
 use crate::http::query::Freshness;
 use crate::http::route::Target;
@@ -22,53 +22,44 @@ const CLAIM_ATTEMPTS: usize = 16;
 
 /// Creates the object in the body.
 pub async fn create(server: &Server, request: &Request) -> Result<Reply, ApiError> {
-    let (object, warnings) = server.decode_body(request)?;
-    create_value(server, request, object, warnings).await
-}
-
-/// Creates `object`, which passed the schema.
-pub async fn create_value(
-    server: &Server,
-    request: &Request,
-    mut object: Value,
-    mut warnings: Vec<String>,
-) -> Result<Reply, ApiError> {
     let kind = request.target.kind;
-    prepare(request, &mut object)?;
-    let prefix = str_at(&object, &["metadata", "generateName"]).to_owned();
-    let generated = str_at(&object, &["metadata", "name"]).is_empty() && !prefix.is_empty();
     let (mut names_left, mut claims_left) = (NAME_ATTEMPTS, CLAIM_ATTEMPTS);
     loop {
-        let mut attempt = object.clone();
-        if generated {
-            let name = generate_name(&prefix, |below| server.random_below(below));
-            set(&mut attempt, &["metadata", "name"], name);
-        }
-        let admitted = server.admit_create(request, &mut attempt)?;
-        let claims = server.allocate(kind, &mut attempt, None)?;
-        let name = str_at(&attempt, &["metadata", "name"]).to_owned();
-        if request.query.dry_run()? {
-            warnings.extend(admitted);
-            return dry_run(server, request, &name, attempt, warnings);
-        }
+        let plan = request.work.on(request.body.len(), || plan(server, request));
+        let Plan {
+            name,
+            generated,
+            step,
+            warnings,
+        } = plan.await?;
+        let (new, claims) = match step {
+            Step::Answer(body) => return Ok(created(body, warnings)),
+            Step::Write(new, claims) => (new, claims),
+        };
         let write = Write {
             kind,
             namespace: &request.target.namespace,
             name: &name,
             old: None,
-            new: Some(&attempt),
+            new: Some(new),
             claims,
         };
         match server.commit(write).await? {
             Committed::Done(made) => {
-                warnings.extend(admitted);
-                return created(renderer(request)?.object(&made), warnings);
+                let body = renderer(request)?.object_by_turns(&request.work, &made).await;
+                return Ok(created(body, warnings));
             }
             Committed::Moved(_) if generated && names_left > 1 => names_left -= 1,
-            Committed::Moved(Some(present)) if deleting(&present.value()) => {
-                return Err(ApiError::BeingDeleted(Subject::new(kind, name)));
+            Committed::Moved(Some(present)) => {
+                let going = request.work.on(present.size(), || deleting(&present.value()));
+                let subject = Subject::new(kind, name);
+                return Err(if going.await {
+                    ApiError::BeingDeleted(subject)
+                } else {
+                    ApiError::AlreadyExists(subject)
+                });
             }
-            Committed::Moved(_) => return Err(ApiError::AlreadyExists(Subject::new(kind, name))),
+            Committed::Moved(None) => return Err(ApiError::AlreadyExists(Subject::new(kind, name))),
             Committed::ClaimTaken if claims_left > 0 => {
                 // Someone else was faster; the next plan sees their claim.
                 claims_left -= 1;
@@ -77,6 +68,51 @@ pub async fn create_value(
             Committed::ClaimTaken => return Err(server.busy("addresses or ports are claimed too fast")),
         }
     }
+}
+
+/// What is to be done for an object that passed all rules.
+struct Plan {
+    name: String,
+    /// Whether the server chose the name, and may choose another one.
+    generated: bool,
+    step: Step,
+    warnings: Vec<String>,
+}
+
+enum Step {
+    /// Nothing is to be written: this is what would have been.
+    Answer(Bytes),
+    Write(Bytes, allocation::ClaimKeys),
+}
+
+fn plan(server: &Server, request: &Request) -> Result<Plan, ApiError> {
+    let Target { kind, namespace, .. } = &request.target;
+    let (mut object, mut warnings) = server.decode_body(request)?;
+    prepare(request, &mut object)?;
+    let prefix = str_at(&object, &["metadata", "generateName"]);
+    let generated = str_at(&object, &["metadata", "name"]).is_empty() && !prefix.is_empty();
+    if generated {
+        let name = generate_name(prefix, |below| server.random_below(below));
+        set(&mut object, &["metadata", "name"], name);
+    }
+    warnings.extend(server.admit_create(request, &mut object)?);
+    let claims = server.allocate(kind, &mut object, None)?;
+    let name = str_at(&object, &["metadata", "name"]).to_owned();
+    let step = if request.query.dry_run()? {
+        if server.find(kind, namespace, &name).is_ok() {
+            return Err(ApiError::AlreadyExists(Subject::new(kind, name)));
+        }
+        let shown = renderer(request)?;
+        Step::Answer(shown.formed(shown.view(object), request.now))
+    } else {
+        Step::Write(encoded(kind, object), claims)
+    };
+    Ok(Plan {
+        name,
+        generated,
+        step,
+        warnings,
+    })
 }
 
 /// Checks what a create may say about its place, and turns a view into what is stored.
@@ -93,21 +129,6 @@ fn prepare(request: &Request, object: &mut Value) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn dry_run(
-    server: &Server,
-    request: &Request,
-    name: &str,
-    object: Value,
-    warnings: Vec<String>,
-) -> Result<Reply, ApiError> {
-    let Target { kind, namespace, .. } = &request.target;
-    if server.find(kind, namespace, name).is_ok() {
-        return Err(ApiError::AlreadyExists(Subject::new(kind, name)));
-    }
-    let shown = renderer(request)?;
-    created(shown.formed(shown.view(object), request.now), warnings)
-}
-
-fn created(body: Bytes, warnings: Vec<String>) -> Result<Reply, ApiError> {
-    Ok(Reply::new(201, Body::whole(body)).with_warnings(warnings))
+fn created(body: Bytes, warnings: Vec<String>) -> Reply {
+    Reply::new(201, Body::whole(body)).with_warnings(warnings)
 }

@@ -1,16 +1,18 @@
 //! `DELETE` of an object or of a collection.
 
+use super::allocation::ClaimKeys;
 use super::metadata::{check_uid, deleting, held, time};
 use super::update::find_newest;
-use super::{Committed, MAX_ATTEMPTS, Write, metadata};
+use super::{Committed, Write, encoded, max_attempts, metadata};
 use crate::cache::object::Object;
 use crate::http::body::Body;
 use crate::http::query::ListOptions;
 use crate::read::select::Selection;
-use crate::read::{not_found, renderer, snapshot};
+use crate::read::{not_found, page, renderer, snapshot};
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::server::Server;
+use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use pointsman_rules::decode::{self, BodyFormat};
 use pointsman_rules::status::Subject;
@@ -192,15 +194,19 @@ fn set_propagation(object: &mut Value, propagation: Propagation) -> bool {
 
 /// Deletes one object.
 pub async fn delete(server: &Server, request: &Request, name: &str) -> Result<Reply, ApiError> {
-    let options = DeleteOptions::parse(request)?;
+    let parse = || DeleteOptions::parse(request);
+    let options = request.work.on(request.body.len(), parse).await?;
     let found = find_newest(server, request, name).await?;
     let object = found.ok_or_else(|| not_found(request.target.kind, name))?;
     let (last, gone) = delete_object(server, request, object, &options).await?;
     let kind = request.target.kind;
     if !gone || kind.delete_returns_object {
-        return Ok(Reply::new(200, Body::whole(renderer(request)?.object(&last))));
+        let shown = renderer(request)?.object_by_turns(&request.work, &last).await;
+        return Ok(Reply::new(200, Body::whole(shown)));
     }
-    let mut details = json!({"name": name, "kind": kind.plural, "uid": last.value()["metadata"]["uid"]});
+    let uid = || last.value()["metadata"]["uid"].take();
+    let uid = request.work.on(last.size(), uid).await;
+    let mut details = json!({"name": name, "kind": kind.plural, "uid": uid});
     if !kind.group.is_empty() {
         details["group"] = json!(kind.group);
     }
@@ -222,28 +228,19 @@ pub async fn delete_object(
     let namespace = object.namespace().to_owned();
     protect(kind, &name)?;
     let mut found = Some(object);
-    for _ in 0..MAX_ATTEMPTS {
+    let mut attempts = 0;
+    loop {
         let object = found.ok_or_else(|| not_found(kind, &name))?;
-        let old = object.value();
-        check_uid(&options.uid, &old, kind)?;
-        if !options.resource_version.is_empty() && options.resource_version != object.revision.to_string() {
-            return Err(ApiError::Conflict {
-                subject: Subject::new(kind, &name),
-                why: format!(
-                    "Precondition failed: ResourceVersion in precondition: {}, ResourceVersion in object meta: {}",
-                    options.resource_version, object.revision
-                ),
-            });
+        attempts += 1;
+        if attempts > max_attempts(object.size()) {
+            return Err(server.busy("the object changes too fast"));
         }
-        server.may_write(request, Some(&old), None)?;
-        let step = step(kind, &old, options, request.now);
-        if options.dry_run || step == Step::Nothing {
-            return Ok((object, step == Step::Remove));
-        }
-        let (new, claims) = match &step {
-            Step::Mark(new) => (Some(new), Default::default()),
-            _ => (None, server.release(kind, &old)),
+        let plan = || plan(server, request, &object, options);
+        let (new, claims) = match request.work.on(object.size(), plan).await? {
+            Plan::Nothing { removed } => return Ok((object, removed)),
+            Plan::Write(new, claims) => (new, claims),
         };
+        let removed = new.is_none();
         let write = Write {
             kind,
             namespace: &namespace,
@@ -253,12 +250,52 @@ pub async fn delete_object(
             claims,
         };
         match server.commit(write).await? {
-            Committed::Done(made) => return Ok((made, new.is_none())),
+            Committed::Done(made) => return Ok((made, removed)),
             Committed::Moved(now) => found = now,
             Committed::ClaimTaken => return Err(ApiError::Internal("a removal takes no claims".into())),
         }
     }
-    Err(server.busy("the object changes too fast"))
+}
+
+/// What a delete request does to an object.
+enum Plan {
+    /// Nothing is written; whether the object would be gone.
+    Nothing {
+        removed: bool,
+    },
+    Write(Option<Bytes>, ClaimKeys),
+}
+
+fn plan(
+    server: &Server,
+    request: &Request,
+    object: &Object,
+    options: &DeleteOptions,
+) -> Result<Plan, ApiError> {
+    let kind = request.target.kind;
+    let old = object.value();
+    check_uid(&options.uid, &old, kind)?;
+    if !options.resource_version.is_empty() && options.resource_version != object.revision.to_string() {
+        return Err(ApiError::Conflict {
+            subject: Subject::new(kind, object.name()),
+            why: format!(
+                "Precondition failed: ResourceVersion in precondition: {}, ResourceVersion in object meta: {}",
+                options.resource_version, object.revision
+            ),
+        });
+    }
+    server.may_write(request, Some(&old), None)?;
+    let step = step(kind, &old, options, request.now);
+    if options.dry_run {
+        return Ok(Plan::Nothing {
+            removed: step == Step::Remove,
+        });
+    }
+    Ok(match step {
+        Step::Nothing => Plan::Nothing { removed: false },
+        Step::Mark(new) => Plan::Write(Some(encoded(kind, new)), ClaimKeys::default()),
+        Step::Remove => Plan::Write(None, server.release(kind, &old)),
+    })
 }
 
 fn protect(kind: &Kind, name: &str) -> Result<(), ApiError> {
@@ -275,16 +312,16 @@ fn protect(kind: &Kind, name: &str) -> Result<(), ApiError> {
 /// Deletes all selected objects of a collection.
 pub async fn delete_collection(server: &Server, request: &Request) -> Result<Reply, ApiError> {
     let renderer = renderer(request)?;
-    let options = DeleteOptions::parse(request)?;
+    let parse = || DeleteOptions::parse(request);
+    let options = request.work.on(request.body.len(), parse).await?;
     let list = ListOptions::parse(&request.query, false)?;
     let selection = Selection::parse(&request.query, request.target.kind)?;
     let snapshot = snapshot(server, request, &list).await?;
+    let cost = selection.cost(&snapshot.objects);
+    let select = || page(&snapshot.objects, &selection, 0).0;
+    let selected = request.work.on(cost, select).await;
     let mut deleted = Vec::new();
-    for object in snapshot
-        .objects
-        .into_iter()
-        .filter(|object| selection.matches(object))
-    {
+    for object in selected {
         match delete_object(server, request, object, &options).await {
             Ok((last, _)) => deleted.push(last),
             // Someone else was faster.
@@ -293,7 +330,9 @@ pub async fn delete_collection(server: &Server, request: &Request) -> Result<Rep
         }
     }
     let metadata = json!({"resourceVersion": server.cache.applied().to_string()});
-    Ok(Reply::new(200, Body::pieces(renderer.list(&deleted, metadata))))
+    let list = || renderer.list(&deleted, metadata);
+    let list = request.work.on(renderer.cost(&deleted), list).await;
+    Ok(Reply::new(200, Body::pieces(list)))
 }
 
 #[cfg(test)]

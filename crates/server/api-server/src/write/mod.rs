@@ -3,6 +3,9 @@
 //! Every write is: read the present version from the cache, compute the next one by pure rules, commit
 //! it on the condition that the version is still the same. If it is not, the store's answer carries the
 //! newer version and the computation starts over from that.
+//!
+//! A computation is one turn of [`crate::work`], from the body's bytes to the bytes to store: what waits for the store
+//! holds no parsed object.
 
 pub mod allocation;
 pub mod create;
@@ -17,6 +20,8 @@ use crate::cache::object::Object;
 use crate::keys;
 use crate::server::Server;
 use crate::stored::{self, EventType};
+use crate::work;
+use bytes::Bytes;
 use jiff::Timestamp;
 use pointsman_rules::{ApiError, Kind};
 use pointsman_store::{Expect, Op, Outcome, Revision, Transaction};
@@ -24,8 +29,11 @@ use serde_json::Value;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// How often a write is recomputed because the object changed under it.
-pub const MAX_ATTEMPTS: usize = 64;
+/// How often a write of this many bytes is computed because the object changed under it. The few are upstream's number
+/// for patches.
+fn max_attempts(bytes: usize) -> usize {
+    if work::is_small(bytes) { 64 } else { 6 }
+}
 
 /// What a commit came to.
 pub enum Committed {
@@ -37,6 +45,12 @@ pub enum Committed {
     ClaimTaken,
 }
 
+/// The next version of an object as it is stored, with the time of its write where the kind has one.
+fn encoded(kind: &Kind, mut object: Value) -> Bytes {
+    stamp::written(kind, &mut object, Timestamp::now());
+    stored::encode(kind.stored(), &object)
+}
+
 /// One write of one object, with the claims that go with it.
 pub struct Write<'a> {
     pub kind: &'static Kind,
@@ -45,8 +59,8 @@ pub struct Write<'a> {
     pub name: &'a str,
     /// The version that is replaced; `None` creates.
     pub old: Option<&'a Object>,
-    /// The next version; `None` removes.
-    pub new: Option<&'a Value>,
+    /// The next version as it is stored; `None` removes.
+    pub new: Option<Bytes>,
     /// Claims to take and to release in the same transaction.
     pub claims: allocation::ClaimKeys,
 }
@@ -64,24 +78,18 @@ impl Server {
             expect: vec![(key.clone(), expect)],
             ops: Vec::new(),
         };
-        let bytes = match (write.new, write.old) {
-            (Some(new), _) => {
-                let new = stamp::written(write.kind, new, now);
-                let bytes = stored::encode(write.kind.stored(), &new);
-                transaction.ops.push(Op::Put(key.clone(), bytes.clone()));
-                bytes
-            }
+        match (&write.new, write.old) {
+            (Some(new), _) => transaction.ops.push(Op::Put(key.clone(), new.clone())),
             (None, Some(_)) => {
                 transaction.ops.push(Op::Delete(key.clone()));
                 stamp::removal(write.kind, &mut transaction, now);
-                bytes::Bytes::new()
             }
             (None, None) => {
                 return Err(ApiError::Internal(
                     "a removal needs the version it removes".into(),
                 ));
             }
-        };
+        }
         std::mem::take(&mut write.claims).add_to(&mut transaction, &key);
         let started = Instant::now();
         let outcome = self
@@ -93,7 +101,16 @@ impl Server {
         match outcome {
             Outcome::Committed(revision) => {
                 self.cache.wait_for(revision).await;
-                self.made(&write, key, &bytes, revision).map(Committed::Done)
+                let local = keys::local(write.namespace, write.name);
+                let cached = self.cache.of(write.kind).get(&local);
+                if let Some(made) = cached.filter(|object| object.revision == revision && write.new.is_some())
+                {
+                    return Ok(Committed::Done(made));
+                }
+                // Somebody else has changed it since, or it is gone: show what this write made.
+                let bytes = write.new.as_ref().map_or(0, Bytes::len) + write.old.map_or(0, Object::size);
+                let made = self.work.system.on(bytes, || made(&write, &key, local, revision));
+                made.await.map(Committed::Done)
             }
             Outcome::Refused(failed) => {
                 let Some((_, entry)) = failed.into_iter().find(|(failed, _)| *failed == key) else {
@@ -104,37 +121,23 @@ impl Server {
             }
         }
     }
+}
 
-    fn made(
-        &self,
-        write: &Write<'_>,
-        key: Arc<str>,
-        bytes: &[u8],
-        revision: Revision,
-    ) -> Result<Arc<Object>, ApiError> {
-        let local = keys::local(write.namespace, write.name);
-        let cached = self.cache.of(write.kind).get(&local);
-        if let Some(made) = cached.filter(|object| object.revision == revision && write.new.is_some()) {
-            return Ok(made);
-        }
-        // Somebody else has changed it since, or it is gone: show what this write made.
-        let damaged = |error| {
+fn made(write: &Write<'_>, key: &str, local: String, revision: Revision) -> Result<Arc<Object>, ApiError> {
+    let kind = write.kind.stored();
+    let read = |bytes: &[u8], event| {
+        let object = Object::from_stored(kind, local.into(), bytes, revision, event);
+        object.map(Arc::new).map_err(|error| {
             ApiError::Internal(format!(
                 "the version just written to {key} is unreadable: {error}"
             ))
-        };
-        let kind = write.kind.stored();
-        match (write.new, write.old) {
-            (Some(_), _) => Object::from_stored(kind, local.into(), bytes, revision, EventType::Modified)
-                .map(Arc::new)
-                .map_err(damaged),
-            (None, old) => {
-                let value = old.map(Object::value).unwrap_or_default();
-                let bytes = stored::encode(kind, &value);
-                Object::from_stored(kind, local.into(), &bytes, revision, EventType::Deleted)
-                    .map(Arc::new)
-                    .map_err(damaged)
-            }
+        })
+    };
+    match (&write.new, write.old) {
+        (Some(new), _) => read(new, EventType::Modified),
+        (None, old) => {
+            let value = old.map(Object::value).unwrap_or_default();
+            read(&stored::encode(kind, &value), EventType::Deleted)
         }
     }
 }

@@ -6,6 +6,7 @@
 use crate::request::Request;
 use crate::server::Server;
 use crate::write::metadata;
+use pointsman_rules::admission::external_ips;
 use pointsman_rules::status::Subject;
 use pointsman_rules::strategy::Part;
 use pointsman_rules::value::str_at;
@@ -33,6 +34,7 @@ impl Server {
             ));
         }
         self.may_write(request, None, Some(object))?;
+        self.admit_external_ips(kind, object, None)?;
         Ok(strategy.warnings(object))
     }
 
@@ -65,7 +67,20 @@ impl Server {
             ));
         }
         self.may_write(request, Some(old), Some(new))?;
+        self.admit_external_ips(kind, new, Some(old))?;
         Ok(strategy.warnings(new))
+    }
+
+    /// Refuses new external addresses of Services, if that is asked for.
+    fn admit_external_ips(&self, kind: &Kind, new: &Value, old: Option<&Value>) -> Result<(), ApiError> {
+        if kind != &kinds::SERVICE || !self.plugins.deny_service_external_ips {
+            return Ok(());
+        }
+        external_ips::deny_new(new, old).map_err(|why| ApiError::Forbidden {
+            subject: Subject::new(kind, str_at(new, &["metadata", "name"])),
+            why,
+            cause: None,
+        })
     }
 
     /// Objects can only be created in namespaces that exist and stay.

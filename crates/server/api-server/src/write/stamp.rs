@@ -13,7 +13,6 @@ use pointsman_rules::value::{at, remove, set};
 use pointsman_rules::{Kind, kinds};
 use pointsman_store::{Event, Op, Revision, Transaction};
 use serde_json::Value;
-use std::borrow::Cow;
 use std::collections::HashMap;
 
 const PATH: &[&str] = &["metadata", "annotations", CHANGE_TIME_ANNOTATION];
@@ -37,14 +36,11 @@ pub fn keep(kind: &Kind, new: &mut Value, old: &Value) {
     }
 }
 
-/// The version to store.
-pub fn written<'a>(kind: &Kind, object: &'a Value, now: Timestamp) -> Cow<'a, Value> {
-    if !stamped(kind) {
-        return Cow::Borrowed(object);
+/// Dates the version that is to be stored.
+pub fn written(kind: &Kind, object: &mut Value, now: Timestamp) {
+    if stamped(kind) {
+        set(object, PATH, text(now));
     }
-    let mut object = object.clone();
-    set(&mut object, PATH, text(now));
-    Cow::Owned(object)
 }
 
 /// Dates the removal that the transaction holds.

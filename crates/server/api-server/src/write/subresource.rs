@@ -1,7 +1,7 @@
 //! Subresources that write: scale, binding, eviction, finalize.
 
 use super::delete::{DeleteOptions, delete_object};
-use super::update::{Through, find_newest, update};
+use super::update::{Through, cost, find_newest, update};
 use crate::read::not_found;
 use crate::reply::Reply;
 use crate::request::Request;
@@ -45,7 +45,7 @@ async fn put_scale(server: &Server, request: &Request, name: &str) -> Result<Rep
         let patch_type = PatchType::from_content_type(&request.content_type, kind)?;
         Ok(patch::apply(patch_type, &request.body, &shown, shape("autoscaling", "Scale"))?.object)
     };
-    let reply = update(server, request, name, Vec::new(), Through::Strategy, &|old| {
+    let reply = update(server, request, name, Through::Strategy, &|old| {
         let scaled = patched(old)?;
         let mut new =
             scale::apply_scale(old, &scaled).map_err(|errors| ApiError::invalid(kind, name, errors))?;
@@ -60,43 +60,52 @@ async fn put_scale(server: &Server, request: &Request, name: &str) -> Result<Rep
     let found = find_newest(server, request, name)
         .await?
         .ok_or_else(|| not_found(kind, name))?;
-    let mut shown = scale::scale_of(&found.value(), kind);
-    if request.query.dry_run()? {
-        let dry = patched(&found.value())?;
-        shown["spec"] = dry["spec"].clone();
-    }
+    let dry_run = request.query.dry_run()?;
+    let show = || -> Result<Value, ApiError> {
+        let object = found.value();
+        let mut shown = scale::scale_of(&object, kind);
+        if dry_run {
+            shown["spec"] = patched(&object)?["spec"].take();
+        }
+        Ok(shown)
+    };
+    let shown = request.work.on(cost(request, &found), show).await?;
     Ok(Reply::json(200, shown).with_warnings(reply.warnings))
 }
 
 async fn bind(server: &Server, request: &Request) -> Result<Reply, ApiError> {
-    let binding = decode_as(request, "", "Binding")?;
-    let stated = str_at(&binding, &["metadata", "name"]);
+    let binding = || decode_as(request, "", "Binding");
+    let stated = || binding().map(|binding| str_at(&binding, &["metadata", "name"]).to_owned());
+    let stated = &request.work.on(request.body.len(), stated).await?;
     let name = request.target.name.as_deref().unwrap_or(stated);
     if name.is_empty() || (!stated.is_empty() && stated != name) {
         let why = format!("the binding names pod {stated:?}, the URL names {name:?}");
         return Err(ApiError::BadRequest(why));
     }
-    update(server, request, name, Vec::new(), Through::Subresource, &|old| {
-        Ok((pod::binding::bind(old, &binding, request.now)?, Vec::new()))
+    update(server, request, name, Through::Subresource, &|old| {
+        Ok((pod::binding::bind(old, &binding()?, request.now)?, Vec::new()))
     })
     .await?;
     Ok(success(201))
 }
 
 async fn evict(server: &Server, request: &Request, name: &str) -> Result<Reply, ApiError> {
-    let eviction = decode_as(request, "policy", "Eviction")?;
-    let mut options = request.clone();
-    options.body = match at(&eviction, &["deleteOptions"]) {
-        Some(nested) => nested.to_string().into(),
-        None => bytes::Bytes::new(),
+    let eviction = || decode_as(request, "policy", "Eviction");
+    let options = || -> Result<DeleteOptions, ApiError> {
+        let mut options = request.clone();
+        options.body = match at(&eviction()?, &["deleteOptions"]) {
+            Some(nested) => nested.to_string().into(),
+            None => bytes::Bytes::new(),
+        };
+        options.content_type = "application/json".into();
+        DeleteOptions::parse(&options)
     };
-    options.content_type = "application/json".into();
-    let options = DeleteOptions::parse(&options)?;
+    let options = request.work.on(request.body.len(), options).await?;
     let found = find_newest(server, request, name).await?;
     let object = found.ok_or_else(|| not_found(request.target.kind, name))?;
     if !options.dry_run {
-        update(server, request, name, Vec::new(), Through::Subresource, &|old| {
-            Ok((pod::binding::evict(old, &eviction, request.now)?, Vec::new()))
+        update(server, request, name, Through::Subresource, &|old| {
+            Ok((pod::binding::evict(old, &eviction()?, request.now)?, Vec::new()))
         })
         .await?;
     }
@@ -106,19 +115,21 @@ async fn evict(server: &Server, request: &Request, name: &str) -> Result<Reply, 
 }
 
 async fn finalize(server: &Server, request: &Request, name: &str) -> Result<Reply, ApiError> {
-    let (body, warnings) = server.decode_body(request)?;
-    let version = at(&body, &["metadata", "resourceVersion"])
-        .cloned()
-        .unwrap_or_default();
-    update(server, request, name, warnings, Through::Subresource, &|old| {
+    update(server, request, name, Through::Subresource, &|old| {
+        let (mut body, warnings) = server.decode_body(request)?;
+        let version = at(&body, &["metadata", "resourceVersion"]).cloned();
         let mut new = old.clone();
         set(
             &mut new,
             &["spec", "finalizers"],
-            body["spec"]["finalizers"].clone(),
+            body["spec"]["finalizers"].take(),
         );
-        set(&mut new, &["metadata", "resourceVersion"], version.clone());
-        Ok((new, Vec::new()))
+        set(
+            &mut new,
+            &["metadata", "resourceVersion"],
+            version.unwrap_or_default(),
+        );
+        Ok((new, warnings))
     })
     .await
 }

@@ -1,7 +1,7 @@
 //! `PUT` and `PATCH` of an object or of its status.
 
-use super::{Committed, MAX_ATTEMPTS, Write, create, metadata};
-use crate::access;
+use super::allocation::ClaimKeys;
+use super::{Committed, Write, create, encoded, max_attempts, metadata};
 use crate::cache::object::Object;
 use crate::http::body::Body;
 use crate::http::query::Freshness;
@@ -9,10 +9,13 @@ use crate::read::{not_found, renderer, wait_until_fresh};
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::server::Server;
+use crate::{access, work};
+use bytes::Bytes;
+use http::Method;
 use pointsman_rules::kind::Subresource;
 use pointsman_rules::patch::{self, PatchType};
 use pointsman_rules::strategy::Part;
-use pointsman_rules::value::str_at;
+use pointsman_rules::value::{remove, set, str_at};
 use pointsman_rules::{ApiError, event_views, meta, schema};
 use serde_json::Value;
 use std::sync::Arc;
@@ -21,6 +24,28 @@ use std::sync::Arc;
 pub async fn put(server: &Server, request: &Request, name: &str) -> Result<Reply, ApiError> {
     let kind = request.target.kind;
     let strategy = kind.strategy;
+    let unversioned = |body: &Value| str_at(body, &["metadata", "resourceVersion"]).is_empty();
+    if find_newest(server, request, name).await?.is_none() {
+        let read = || replacement(server, request, name).map(|(body, _)| unversioned(&body));
+        let unversioned = request.work.on(request.body.len(), read).await?;
+        if strategy.create_on_update() && request.target.subresource.is_none() && unversioned {
+            access::may_create_instead(server, request, name)?;
+            return create::create(server, request).await;
+        }
+    }
+    update(server, request, name, Through::Strategy, &|_| {
+        let (body, warnings) = replacement(server, request, name)?;
+        if unversioned(&body) && strategy.update_needs_resource_version() {
+            let errors = vec![meta::resource_version_required()];
+            return Err(ApiError::invalid(kind, name, errors));
+        }
+        Ok((body, warnings))
+    })
+    .await
+}
+
+/// The object in the body of a `PUT`, with warnings.
+fn replacement(server: &Server, request: &Request, name: &str) -> Result<(Value, Vec<String>), ApiError> {
     let (mut body, warnings) = server.decode_body(request)?;
     // An empty body must not empty the object.
     if str_at(&body, &["metadata", "name"]).is_empty() {
@@ -28,21 +53,13 @@ pub async fn put(server: &Server, request: &Request, name: &str) -> Result<Reply
             format!("the name of the object ({name} based on URL) was undeterminable: name must be provided");
         return Err(ApiError::BadRequest(why));
     }
-    metadata::place(&mut body, kind, &request.target.namespace, Some(name))?;
-    let unversioned = str_at(&body, &["metadata", "resourceVersion"]).is_empty();
-    let found = find_newest(server, request, name).await?;
-    if found.is_none() && strategy.create_on_update() && request.target.subresource.is_none() && unversioned {
-        access::may_create_instead(server, request, name)?;
-        return create::create_value(server, request, body, warnings).await;
-    }
-    if unversioned && found.is_some() && strategy.update_needs_resource_version() {
-        let errors = vec![meta::resource_version_required()];
-        return Err(ApiError::invalid(kind, name, errors));
-    }
-    update(server, request, name, warnings, Through::Strategy, &|_| {
-        Ok((body.clone(), Vec::new()))
-    })
-    .await
+    metadata::place(
+        &mut body,
+        request.target.kind,
+        &request.target.namespace,
+        Some(name),
+    )?;
+    Ok((body, warnings))
 }
 
 /// Changes the object as the patch in the body says.
@@ -64,7 +81,7 @@ pub async fn patch(server: &Server, request: &Request, name: &str) -> Result<Rep
     }
     let validation = request.field_validation()?;
     let shape = schema::of(kind);
-    update(server, request, name, Vec::new(), Through::Strategy, &|old| {
+    update(server, request, name, Through::Strategy, &|old| {
         let mut shown = old.clone();
         if kind.stored_as.is_some() {
             event_views::from_core(&mut shown);
@@ -94,112 +111,139 @@ pub async fn update(
     server: &Server,
     request: &Request,
     name: &str,
-    mut warnings: Vec<String>,
     through: Through,
     next: Next<'_>,
 ) -> Result<Reply, ApiError> {
     let kind = request.target.kind;
-    let part = match request.target.subresource {
-        Some(Subresource::Status) => Part::Status,
-        _ => Part::Main,
-    };
     let mut found = find_newest(server, request, name).await?;
-    for _ in 0..MAX_ATTEMPTS {
+    let mut attempts = 0;
+    loop {
         let object = found.ok_or_else(|| not_found(kind, name))?;
-        let old = object.value();
-        // What the client is shown and patches includes the version it was shown with.
-        let (mut new, more) = next(&old)?;
-        if kind.stored_as.is_some() {
-            event_views::to_core(&mut new);
+        let bytes = cost(request, &object);
+        attempts += 1;
+        if attempts > max_attempts(bytes) {
+            return Err(server.busy("the object changes too fast"));
         }
-        let revision = object.revision;
-        let admitted = match through {
-            Through::Strategy => server.admit_update(request, &mut new, &old, &revision.to_string(), part),
-            Through::Subresource => {
-                metadata::prepare_update(&mut new, &old, kind, &revision.to_string()).map(|()| Vec::new())
-            }
-        };
-        let admitted = match admitted {
+        let plan = request
+            .work
+            .on(bytes, || plan(server, request, &object, through, next))
+            .await;
+        let (step, warnings) = match plan {
             // The client may have read a newer version from another server than this one knows yet.
             Err(conflict @ ApiError::Conflict { .. }) => {
                 wait_until_fresh(server, Freshness::Newest).await?;
                 found = find_newest(server, request, name).await?;
-                if found.as_ref().is_some_and(|newer| newer.revision == revision) {
+                if found
+                    .as_ref()
+                    .is_some_and(|newer| newer.revision == object.revision)
+                {
                     return Err(conflict);
                 }
                 continue;
             }
-            admitted => admitted?,
+            plan => plan?,
         };
-        let outcome = replace(server, request, name, &object, &old, new).await?;
-        match outcome {
-            Replaced::Done(body, code) => {
-                warnings.extend(more);
-                warnings.extend(admitted);
-                return Ok(Reply::new(code, Body::whole(body)).with_warnings(warnings));
+        let (new, claims) = match step {
+            Step::Answer(body) => return Ok(Reply::new(200, Body::whole(body)).with_warnings(warnings)),
+            Step::Write(new, claims) => (new, claims),
+        };
+        let write = Write {
+            kind,
+            namespace: &request.target.namespace,
+            name,
+            old: Some(&object),
+            new,
+            claims,
+        };
+        match server.commit(write).await? {
+            Committed::Done(made) => {
+                let body = renderer(request)?.object_by_turns(&request.work, &made).await;
+                return Ok(Reply::new(200, Body::whole(body)).with_warnings(warnings));
             }
-            Replaced::Moved(now) => found = now,
+            Committed::Moved(now) => found = now,
+            Committed::ClaimTaken => {
+                wait_until_fresh(server, Freshness::Newest).await?;
+                found = Some(object);
+            }
         }
     }
-    Err(server.busy("the object changes too fast"))
 }
 
-enum Replaced {
-    Done(bytes::Bytes, u16),
-    Moved(Option<Arc<Object>>),
+/// About how many bytes are read to change `object`.
+pub fn cost(request: &Request, object: &Object) -> usize {
+    let json_patch = request.method == Method::PATCH && request.content_type.contains("json-patch");
+    if json_patch && may_do_much(&request.body) {
+        return work::MUCH;
+    }
+    request.body.len() + object.size()
 }
 
-async fn replace(
+/// Whether a JSON patch may take longer than its length says: by copies, or because it shifts lists often.
+fn may_do_much(patch: &[u8]) -> bool {
+    const FEW: usize = 16;
+    let text = String::from_utf8_lossy(patch);
+    let operations = ["\"copy\"", "\"move\"", "\"add\"", "\"remove\""];
+    let [copies, moves, additions, removals] = operations.map(|name| text.matches(name).count());
+    // Names may be written with escapes, which nobody but an attacker does.
+    copies > 0 || moves + additions + removals > FEW || text.contains("\\u")
+}
+
+/// What is done about a change that passed all rules.
+enum Step {
+    /// Nothing is to be written: this is the answer.
+    Answer(Bytes),
+    /// The next version, or none where it is removed.
+    Write(Option<Bytes>, ClaimKeys),
+}
+
+/// Computes the next version of `object`; returns what to do, with warnings.
+fn plan(
     server: &Server,
     request: &Request,
-    name: &str,
-    object: &Arc<Object>,
-    old: &Value,
-    mut new: Value,
-) -> Result<Replaced, ApiError> {
+    object: &Object,
+    through: Through,
+    next: Next<'_>,
+) -> Result<(Step, Vec<String>), ApiError> {
     let kind = request.target.kind;
-    let namespace = &request.target.namespace;
+    let old = object.value();
+    // What the client is shown and patches includes the version it was shown with.
+    let (mut new, mut warnings) = next(&old)?;
+    if kind.stored_as.is_some() {
+        event_views::to_core(&mut new);
+    }
+    let revision = object.revision.to_string();
+    match through {
+        Through::Strategy => {
+            let part = match request.target.subresource {
+                Some(Subresource::Status) => Part::Status,
+                _ => Part::Main,
+            };
+            warnings.extend(server.admit_update(request, &mut new, &old, &revision, part)?);
+        }
+        Through::Subresource => metadata::prepare_update(&mut new, &old, kind, &revision)?,
+    }
     let shown = renderer(request)?;
     let removed = metadata::deletion_complete(&new, kind);
     let claims = if removed {
-        server.release(kind, old)
+        server.release(kind, &old)
     } else {
-        server.allocate(kind, &mut new, Some(old))?
+        server.allocate(kind, &mut new, Some(&old))?
     };
-    if !removed && same(&new, old) {
-        return Ok(Replaced::Done(shown.object(object), 200));
-    }
-    if request.query.dry_run()? {
-        pointsman_rules::value::set(
-            &mut new,
-            &["metadata", "resourceVersion"],
-            object.revision.to_string(),
-        );
-        return Ok(Replaced::Done(shown.formed(shown.view(new), request.now), 200));
-    }
-    let new = (!removed).then_some(&new);
-    let write = Write {
-        kind,
-        namespace,
-        name,
-        old: Some(object),
-        new,
-        claims,
+    let step = if !removed && same(&new, old) {
+        Step::Answer(shown.object(object))
+    } else if request.query.dry_run()? {
+        set(&mut new, &["metadata", "resourceVersion"], revision);
+        Step::Answer(shown.formed(shown.view(new), request.now))
+    } else {
+        let stored = (!removed).then(|| encoded(kind, new));
+        Step::Write(stored, claims)
     };
-    match server.commit(write).await? {
-        Committed::Done(made) => Ok(Replaced::Done(shown.object(&made), 200)),
-        Committed::Moved(now) => Ok(Replaced::Moved(now)),
-        Committed::ClaimTaken => {
-            wait_until_fresh(server, Freshness::Newest).await?;
-            Ok(Replaced::Moved(Some(object.clone())))
-        }
-    }
+    Ok((step, warnings))
 }
 
 /// Whether nothing but the resource version differs.
-fn same(new: &Value, old: &Value) -> bool {
-    let mut old = old.clone();
-    pointsman_rules::value::remove(&mut old, &["metadata", "resourceVersion"]);
+fn same(new: &Value, mut old: Value) -> bool {
+    remove(&mut old, &["metadata", "resourceVersion"]);
     *new == old
 }
 

@@ -1,6 +1,9 @@
-//! What does the cluster add to objects that their authors left open?
+//! What does the cluster add to objects that their authors left open, and what does it refuse though it is valid?
 //!
-//! Each function changes one decoded, defaulted object before its strategy prepares it.
+//! Functions that add change one decoded, defaulted object before its strategy prepares it; those that refuse look at it
+//! once it is valid.
 
+pub mod external_ips;
 pub mod node_taint;
+pub mod plugins;
 pub mod tolerations;

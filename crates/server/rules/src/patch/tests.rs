@@ -316,7 +316,8 @@ fn json_patch_refusals_have_the_right_code() {
 fn json_patches_cannot_blow_an_object_up() {
     let pod = json!({"metadata": {"name": "p"}});
     let deep = (0..98).fold(json!([]), |inner, _| json!([inner]));
-    let nesting = json!([{"op": "add", "path": "/x", "value": []}, {"op": "add", "path": "/x/-", "value": deep}]);
+    let nesting =
+        json!([{"op": "add", "path": "/x", "value": []}, {"op": "add", "path": "/x/-", "value": deep}]);
     assert_eq!(
         patched(PatchType::Json, "pods", &pod, &nesting)
             .unwrap_err()

@@ -1,9 +1,10 @@
 //! Which share of the server does a request use?
 
+use super::pool::Width;
 use crate::auth::authn::{AUTHENTICATED, NODES};
 use crate::auth::rbac::Attributes;
 
-/// A group of requests with slots of its own.
+/// A group of requests with seats of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Never waits: administrators, so that a full server can be repaired, and health checks.
@@ -47,16 +48,18 @@ impl Class {
 /// What a request takes while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Duty {
-    /// A slot of the limit on reads.
+    /// Seats of the limit on reads.
     Read,
-    /// A slot of the limit on writes.
+    /// Seats of the limit on writes.
     Write,
-    /// No slot, but it is counted.
-    LongRunning,
+    /// A place among the watches of its user.
+    Watch,
+    /// A place among the logs, and whatever else streams.
+    Log,
 }
 
-/// Which class a request belongs to.
-pub fn classify(request: &Attributes<'_>) -> Class {
+/// Which class a request of this width belongs to.
+pub fn classify(request: &Attributes<'_>, width: Width) -> Class {
     let user = request.user;
     if user.is_master() || is_health(request) {
         return Class::Exempt;
@@ -67,7 +70,8 @@ pub fn classify(request: &Attributes<'_>) -> Class {
     let election = is_lease && request.namespace == "kube-system" && user.in_group(AUTHENTICATED);
     // A list of all leases is no heartbeat, whoever asks.
     let one_object = !matches!(request.verb, "list" | "watch" | "deletecollection");
-    if one_object && (heartbeat || election) {
+    // Neither is a large body.
+    if one_object && width == Width::ONE && (heartbeat || election) {
         Class::NodeHigh
     } else if !user.in_group(AUTHENTICATED) {
         Class::CatchAll
@@ -84,8 +88,10 @@ pub fn duty(request: &Attributes<'_>) -> Duty {
         request.subresource,
         "exec" | "attach" | "portforward" | "proxy" | "log"
     );
-    if request.verb == "watch" || streams && request.path.is_none() {
-        Duty::LongRunning
+    if request.verb == "watch" {
+        Duty::Watch
+    } else if streams && request.path.is_none() {
+        Duty::Log
     } else if request.is_read_only() {
         Duty::Read
     } else {
@@ -123,25 +129,27 @@ mod tests {
         let lease = |user, verb, namespace| {
             classify(
                 &Attributes::resource(user, verb, "coordination.k8s.io", "leases").in_namespace(namespace),
+                Width::ONE,
             )
         };
         let node_status = Attributes::resource(&node, "patch", "", "nodes").subresource("status");
         assert_eq!(lease(&node, "update", "kube-node-lease"), Class::NodeHigh);
-        assert_eq!(classify(&node_status), Class::NodeHigh);
+        assert_eq!(classify(&node_status, Width::ONE), Class::NodeHigh);
+        assert_eq!(classify(&node_status, Width::of_body(1 << 20)), Class::System);
         assert_eq!(lease(&controllers, "update", "kube-system"), Class::NodeHigh);
         assert_eq!(lease(&controllers, "list", "kube-system"), Class::System);
         assert_eq!(lease(&person, "update", "default"), Class::Workload);
         assert_eq!(lease(&stranger, "update", "kube-system"), Class::CatchAll);
-        let pods = |user| classify(&Attributes::resource(user, "list", "", "pods"));
+        let pods = |user| classify(&Attributes::resource(user, "list", "", "pods"), Width::ONE);
         assert_eq!(pods(&node), Class::System);
         assert_eq!(pods(&robot), Class::Workload);
         assert_eq!(pods(&admin), Class::Exempt);
         assert_eq!(
-            classify(&Attributes::path(&stranger, "get", "/readyz/store")),
+            classify(&Attributes::path(&stranger, "get", "/readyz/store"), Width::ONE),
             Class::Exempt
         );
         assert_eq!(
-            classify(&Attributes::path(&stranger, "get", "/version")),
+            classify(&Attributes::path(&stranger, "get", "/version"), Width::ONE),
             Class::CatchAll
         );
     }
@@ -150,8 +158,8 @@ mod tests {
     fn watches_and_streams_run_long() {
         let user = User::default();
         let request = |verb| Attributes::resource(&user, verb, "", "pods");
-        assert_eq!(duty(&request("watch")), Duty::LongRunning);
-        assert_eq!(duty(&request("get").subresource("log")), Duty::LongRunning);
+        assert_eq!(duty(&request("watch")), Duty::Watch);
+        assert_eq!(duty(&request("get").subresource("log")), Duty::Log);
         assert_eq!(duty(&request("list")), Duty::Read);
         assert_eq!(duty(&request("deletecollection")), Duty::Write);
         assert_eq!(duty(&request("create").subresource("binding")), Duty::Write);

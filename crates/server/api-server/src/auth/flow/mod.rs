@@ -1,17 +1,20 @@
 //! How many requests may run at once, and whose turn is it?
 //!
 //! Every request belongs to a [`Class`] with its own share of the server's limits, so a flood in
-//! one class cannot take the slots of another: heartbeats and leader elections always find room.
-//! Within a class, users share: nobody may hold all slots, and a freed slot goes to the waiting
+//! one class cannot take the seats of another: heartbeats and leader elections always find room.
+//! Within a class, users share: nobody may hold all seats, and freed seats go to the waiting
 //! user who holds the fewest. Waiting is bounded in number and time; beyond that the answer is 429.
 //!
-//! Watches and other long-running requests take no slot. They are counted per user and limited.
+//! A request with a large body takes several seats ([`Width`]), so that the memory of all requests together is bounded,
+//! and keeps them until its answer has been sent.
+//!
+//! Watches take a seat until they have started, logs take none. Both are counted for as long as they last, and limited.
 
 mod class;
 mod pool;
 
 pub use class::{Class, Duty, classify, duty};
-pub use pool::Permit;
+pub use pool::{Permit, Width};
 
 use pointsman_rules::ApiError;
 use pointsman_telemetry::{Encoder, Kind, Registry};
@@ -26,12 +29,14 @@ pub struct Limits {
     pub reads: usize,
     /// Writes in flight over all classes (`--max-mutating-requests-inflight`); 0 is no limit.
     pub writes: usize,
-    /// How many requests of a class may wait, per slot of the class.
-    pub queue_per_slot: usize,
-    /// How long a request may wait for a slot.
+    /// How many requests of a class may wait, per seat of the class.
+    pub queue_per_seat: usize,
+    /// How long a request may wait for its seats.
     pub queue_wait: Duration,
-    /// Watches and other long-running requests of one user; 0 is no limit.
-    pub long_running_per_user: usize,
+    /// Watches of one user; 0 is no limit.
+    pub watches_per_user: usize,
+    /// Logs being read or followed, over all users: each is a connection to a node's agent.
+    pub logs: usize,
 }
 
 impl Default for Limits {
@@ -40,19 +45,21 @@ impl Default for Limits {
         Self {
             reads: 400,
             writes: 200,
-            queue_per_slot: 8,
+            queue_per_seat: 8,
             queue_wait: Duration::from_secs(10),
-            long_running_per_user: 10_000,
+            watches_per_user: 10_000,
+            logs: 1_000,
         }
     }
 }
 
-/// Hands out slots.
+/// Hands out seats.
 #[derive(Clone, Debug)]
 pub struct FlowControl {
     classes: Arc<[ClassPools]>,
     exempt: Arc<Pool>,
-    long_running: Arc<Pool>,
+    watches: Arc<Pool>,
+    logs: Arc<Pool>,
     queue_wait: Duration,
 }
 
@@ -67,36 +74,44 @@ impl FlowControl {
     /// Divides `limits` among the classes.
     pub fn new(limits: Limits) -> Self {
         let pool = |class: Class, total: usize| {
-            let slots = if total == 0 {
+            let seats = if total == 0 {
                 usize::MAX
             } else {
                 (total * class.share_percent() / 100).max(1)
             };
-            Pool::shared(slots, slots.saturating_mul(limits.queue_per_slot))
+            Pool::shared(seats, seats.saturating_mul(limits.queue_per_seat))
         };
         let classes = Class::SHARING.map(|class| ClassPools {
             class,
             reads: pool(class, limits.reads),
             writes: pool(class, limits.writes),
         });
-        let per_user = if limits.long_running_per_user == 0 {
+        let per_user = if limits.watches_per_user == 0 {
             usize::MAX
         } else {
-            limits.long_running_per_user
+            limits.watches_per_user
         };
         Self {
             classes: classes.into(),
             exempt: Pool::shared(usize::MAX, 0),
-            long_running: Pool::per_user(per_user),
+            watches: Pool::per_user(per_user),
+            logs: Pool::shared(limits.logs, 0),
             queue_wait: limits.queue_wait,
         }
     }
 
-    /// Waits for a slot; dropping the permit frees it. Fails with 429 when the class is too far
+    /// Waits for seats; dropping the permit frees them. Fails with 429 when the class is too far
     /// behind.
-    pub async fn acquire(&self, class: Class, duty: Duty, user: &str) -> Result<Permit, ApiError> {
+    pub async fn acquire(
+        &self,
+        class: Class,
+        duty: Duty,
+        user: &str,
+        width: Width,
+    ) -> Result<Permit, ApiError> {
         let pool = match (class, duty) {
-            (_, Duty::LongRunning) => &self.long_running,
+            (_, Duty::Watch) => &self.watches,
+            (_, Duty::Log) => &self.logs,
             (Class::Exempt, _) => &self.exempt,
             (class, duty) => {
                 let pools = self.classes.iter().find(|pools| pools.class == class);
@@ -108,7 +123,7 @@ impl FlowControl {
                 }
             }
         };
-        pool.acquire(user, self.queue_wait)
+        pool.acquire(user, width, self.queue_wait)
             .await
             .map_err(|refusal| too_many(class, duty, refusal))
     }
@@ -123,7 +138,7 @@ impl FlowControl {
         let total = |pick: fn(&ClassPools) -> &Arc<Pool>| -> usize {
             self.classes
                 .iter()
-                .map(|pools| pick(pools).read(|state| state.in_flight))
+                .map(|pools| pick(pools).read(|state| state.running))
                 .sum()
         };
         let help = "Requests being served, without exempt and long-running ones.";
@@ -136,11 +151,14 @@ impl FlowControl {
             &[("request_kind", "readOnly")],
             total(|pools| &pools.reads) as f64,
         );
-        let longrunning = self.long_running.read(|state| state.in_flight);
+        let longrunning: usize = [&self.watches, &self.logs]
+            .map(|pool| pool.read(|state| state.running))
+            .iter()
+            .sum();
         encoder
             .family(
                 "apiserver_longrunning_in_flight",
-                "Watches and other requests without an end, which take no slot of a class.",
+                "Watches and logs, which take no seat of a class while they last.",
                 Kind::Gauge,
             )
             .sample(&[], longrunning as f64);
@@ -166,23 +184,29 @@ const FAMILIES: &[(&str, &str, Kind, Pick)] = &[
         "apiserver_flowcontrol_current_executing_requests",
         "Requests being served, by class and kind.",
         Kind::Gauge,
-        |state| state.in_flight as f64,
+        |state| state.running as f64,
+    ),
+    (
+        "apiserver_flowcontrol_current_executing_seats",
+        "Seats that requests being served hold: one each, and one more for every 64 KiB of their bodies.",
+        Kind::Gauge,
+        |state| state.seats as f64,
     ),
     (
         "apiserver_flowcontrol_current_inqueue_requests",
-        "Requests waiting for a slot of their class. More than a few for long: the class is too small, or a client floods it.",
+        "Requests waiting for seats of their class. More than a few for long: the class is too small, or a client floods it.",
         Kind::Gauge,
         |state| state.waiting as f64,
     ),
     (
         "apiserver_flowcontrol_dispatched_requests_total",
-        "Requests that got a slot, at once or after waiting.",
+        "Requests that got their seats, at once or after waiting.",
         Kind::Counter,
         |state| state.dispatched as f64,
     ),
     (
         "apiserver_flowcontrol_rejected_requests_total",
-        "Requests refused with 429, because the queue of the class was full or no slot came free in time.",
+        "Requests refused with 429, because the queue of the class was full or no seats came free in time.",
         Kind::Counter,
         |state| state.rejected as f64,
     ),
@@ -190,9 +214,10 @@ const FAMILIES: &[(&str, &str, Kind, Pick)] = &[
 
 fn too_many(class: Class, duty: Duty, refusal: Refusal) -> ApiError {
     let why = match (duty, refusal) {
-        (Duty::LongRunning, _) => "this user has too many watches open".to_owned(),
+        (Duty::Watch, _) => "this user has too many watches open".to_owned(),
+        (Duty::Log, _) => "too many logs are being read".to_owned(),
         (_, Refusal::QueueFull) => format!("the queue of class {} is full", class.name()),
-        (_, Refusal::WaitedTooLong) => format!("no slot of class {} came free in time", class.name()),
+        (_, Refusal::WaitedTooLong) => format!("no seat of class {} came free in time", class.name()),
     };
     ApiError::TooManyRequests {
         message: format!("too many requests, please try again later: {why}"),
