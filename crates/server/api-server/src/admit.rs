@@ -51,20 +51,18 @@ pub async fn admit(server: &Server, attributes: &Attributes<'_>, width: Width) -
     })
 }
 
-/// The width of a request by its body. One that does not say how long it is may be as long as is allowed.
-pub fn width<B: RequestBody>(body: &B, limit: usize) -> Result<Width, ApiError> {
+/// The width of a request by its body. One that does not say how long it is may be as long as is allowed; one that is
+/// too long is refused when so much has been read, or its sender would not hear why.
+pub fn width<B: RequestBody>(body: &B, limit: usize) -> Width {
     let declared = http_body::Body::size_hint(body).exact();
-    match declared.map(usize::try_from) {
-        Some(Ok(bytes)) if bytes <= limit => Ok(Width::of_body(bytes)),
-        Some(_) => Err(too_large(limit)),
-        None => Ok(Width::of_body(limit)),
-    }
+    let bytes = declared.and_then(|bytes| usize::try_from(bytes).ok());
+    Width::of_body(bytes.unwrap_or(limit).min(limit))
 }
 
 impl Admitted {
     /// Reads the body; what it turns out not to need is given back.
     pub async fn read<B: RequestBody>(&mut self, body: B, limit: usize) -> Result<Bytes, ApiError> {
-        let wait = match width(&body, limit)? {
+        let wait = match width(&body, limit) {
             Width::ONE => SMALL_BODY_WAIT,
             _ => MAX_WRITE,
         };

@@ -214,7 +214,7 @@ impl Asked {
         } = &self;
         let attributes =
             Attributes::resource(user, "create", review.group, review.plural).in_namespace(namespace);
-        let mut admitted = admit(server, &attributes, width(&body, MAX_REVIEW)?).await?;
+        let mut admitted = admit(server, &attributes, width(&body, MAX_REVIEW)).await?;
         server.policy.authorize(&attributes)?;
         only(&Method::POST, &self.method, review.plural)?;
         let format = BodyFormat::from_content_type(self.content_type.as_deref())?;
@@ -279,7 +279,7 @@ async fn within_limits<B: RequestBody>(
                 objects.min(list.limit)
             })
         }
-        None => width(&body, MAX_BODY)?,
+        None => width(&body, MAX_BODY),
     };
     let attributes = attributes(&request, request.target.name.as_deref().unwrap_or(""));
     let mut admitted = admit(server, &attributes, width).await?;
