@@ -329,7 +329,11 @@ async fn check_history(store: &dyn Store, place: &Place) -> Result<(), StoreErro
         limit: 1,
         at: Some(last.revision),
     };
-    let then = store.range(range).await?;
+    let then = match store.range(range).await {
+        // Nothing was put for so long that it is no longer known how it came about. The watch is not too old.
+        Err(StoreError::Compacted { .. }) => return Ok(()),
+        then => then?,
+    };
     if then.entries.first() == Some(last) {
         return Ok(());
     }

@@ -46,7 +46,7 @@ pub enum Committed {
 }
 
 /// The next version of an object as it is stored, with the time of its write where the kind has one.
-fn encoded(kind: &Kind, mut object: Value) -> Bytes {
+fn encoded(kind: &'static Kind, mut object: Value) -> Bytes {
     stamp::written(kind, &mut object, Timestamp::now());
     stored::encode(kind.stored(), &object)
 }
