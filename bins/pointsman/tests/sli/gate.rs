@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use pointsman_api_client::{DeleteOptions, Resource};
-use serde_json::Value;
+use pointsman_api_client::{DeleteOptions, Patch, Resource};
+use serde_json::{Value, json};
 
 use crate::programmer::Programmer;
 use crate::site::Site;
@@ -87,6 +87,58 @@ async fn a_node_that_hangs_holds_a_deletion_up_to_the_bound_and_is_named() {
         assert!(Instant::now() < deadline, "no event: {events}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+}
+
+#[tokio::test]
+async fn a_silent_programmer_is_behind_until_its_node_is_unreachable() {
+    let (one, two) = (Programmer::start("n1").await, Programmer::start("n2").await);
+    let site = Site::start(&[&one, &two], |_| {}).await;
+    let nodes = site.client.api(Resource::NODES, None);
+    let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n2" } });
+    let _: Value = nodes.create(node.to_string().into_bytes()).await.unwrap();
+    let (ready, uid) = site.endpoint("a").await;
+    one.commit(ready);
+    two.commit(ready);
+    site.metric_becomes(LIVE, 2.0).await;
+    two.hang();
+    site.metric_becomes("pointsman_sli_programmers{state=\"silent\"}", 1.0)
+        .await;
+    let version = site.terminate("a", &uid).await;
+    one.commit(version);
+    let path = format!("/gate/v1/pods/default/a?uid={uid}&bound=200ms");
+    let answer = site.json(&path).await;
+    assert_eq!(
+        (&answer["outcome"], &answer["behind"]),
+        (&json!("bound"), &json!(["n2"]))
+    );
+    let unreachable = json!({ "spec": { "taints": [
+        { "key": "node.kubernetes.io/unreachable", "effect": "NoExecute" }] } });
+    let patch = Patch::Merge(unreachable.to_string().into_bytes());
+    let _: Value = nodes.patch("n2", patch).await.unwrap();
+    site.metric_becomes("pointsman_sli_programmers{state=\"unreachable\"}", 1.0)
+        .await;
+    assert_eq!(site.json(&path).await["outcome"], "everywhere");
+}
+
+#[tokio::test]
+async fn a_node_without_a_programmer_is_not_waited_for() {
+    // Nobody answers for it; the port is one that a listener had and gave back.
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let site = Site::start(&[], |config| config.programmer_port = port).await;
+    let nodes = site.client.api(Resource::NODES, None);
+    let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "virtual" },
+        "status": { "addresses": [{ "type": "InternalIP", "address": "127.0.0.1" }] } });
+    let _: Value = nodes.create(node.to_string().into_bytes()).await.unwrap();
+    let silent = "pointsman_sli_programmers{state=\"silent\"}";
+    site.metric_becomes(silent, 1.0).await;
+    let label = json!({ "metadata": { "labels": { "pointsman.io/programmer": "none" } } });
+    let patch = Patch::Merge(label.to_string().into_bytes());
+    let _: Value = nodes.patch("virtual", patch).await.unwrap();
+    site.metric_becomes(silent, 0.0).await;
 }
 
 #[tokio::test]

@@ -40,6 +40,8 @@ pub const CONTROL_PLANE_LABEL: &str = "node-role.kubernetes.io/control-plane";
 pub const MASTER_LABEL: &str = "node-role.kubernetes.io/master";
 /// The pool of a node, which may have a latency profile of its own.
 pub const POOL_LABEL: &str = "pointsman.io/pool";
+/// `none` on a node that forwards nothing for Services, such as a virtual one: nobody expects its watermark.
+pub const PROGRAMMER_LABEL: &str = "pointsman.io/programmer";
 /// On nodes: the report period that the agent really uses.
 pub const REPORT_PERIOD_ANNOTATION: &str = "pointsman.io/node-status-update-frequency";
 

@@ -117,6 +117,11 @@ impl Node {
         self.ready() == Some(ConditionStatus::Unknown) || self.taints.iter().any(unreachable)
     }
 
+    /// Somebody writes load-balancing rules on it, as on any node that does not deny it.
+    pub fn is_programmed(&self) -> bool {
+        self.metadata.labels.get(names::PROGRAMMER_LABEL) != Some("none")
+    }
+
     /// The zone that endpoints and hints name.
     pub fn zone(&self) -> Option<&str> {
         self.metadata

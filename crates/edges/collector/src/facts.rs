@@ -104,6 +104,8 @@ pub(crate) struct NodeInfo {
     pub address: Option<IpAddr>,
     /// Whether its agent reports. A node that is merely not ready still forwards packets.
     pub reachable: bool,
+    /// Whether a programmer is to be expected on it.
+    pub programmed: bool,
 }
 
 impl From<&Node> for NodeInfo {
@@ -113,6 +115,7 @@ impl From<&Node> for NodeInfo {
         Self {
             address: internal.map(|(_, address)| *address),
             reachable: !node.is_unreachable(),
+            programmed: node.is_programmed(),
         }
     }
 }
@@ -171,8 +174,11 @@ mod tests {
         let node: Node =
             serde_json::from_str(r#"{"status":{"addresses":[{"type":"InternalIP","address":"x"}]}}"#)
                 .unwrap();
-        let (address, reachable) = (None, true);
-        assert_eq!(NodeInfo::from(&node), NodeInfo { address, reachable });
+        let info = NodeInfo::from(&node);
+        assert_eq!(
+            (info.address, info.reachable, info.programmed),
+            (None, true, true)
+        );
         let pod: Pod = serde_json::from_str(r#"{"metadata":{"name":"a"}}"#).unwrap();
         assert!(!PodInfo::from(pod).deleting);
         let service: Described =

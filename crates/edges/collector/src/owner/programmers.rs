@@ -39,12 +39,13 @@ impl Drop for Followed {
 }
 
 impl Owner {
-    /// Follows the programmer of a Node, or stops to if the Node is gone.
+    /// Follows the programmer of a Node, or stops to if the Node is gone or has none.
     pub(super) fn discover(&mut self, name: &str) {
         if self.followed.get(name).is_some_and(|followed| followed.listed) {
             return;
         }
-        match self.world.nodes.get(name).map(|node| node.address) {
+        let node = self.world.nodes.get(name).filter(|node| node.programmed);
+        match node.map(|node| node.address) {
             Some(Some(address)) => {
                 let port = self.config.programmer_port;
                 let authority = std::net::SocketAddr::new(address, port);
