@@ -1,9 +1,10 @@
 //! A cluster of a test's own.
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,6 +25,8 @@ pub struct Cluster {
     pub name: String,
     home: TempDir,
     process: Option<Child>,
+    /// What every command is started by, if it sees other mounts than the test.
+    through: Vec<String>,
     /// What it said when it was ready.
     pub facts: Value,
 }
@@ -31,7 +34,13 @@ pub struct Cluster {
 impl Cluster {
     /// Starts a cluster and returns when it is ready.
     pub fn start(flags: &[&str]) -> Self {
+        Self::start_through(Vec::new(), flags)
+    }
+
+    /// The same by way of another program, such as `nsenter`.
+    pub fn start_through(through: Vec<String>, flags: &[&str]) -> Self {
         let mut cluster = Self::not_started();
+        cluster.through = through;
         cluster.start_again(flags);
         cluster
     }
@@ -44,6 +53,7 @@ impl Cluster {
             name: format!("t{}-{count}", std::process::id()),
             home: tempfile::tempdir().unwrap(),
             process: None,
+            through: Vec::new(),
             facts: Value::Null,
         }
     }
@@ -55,12 +65,15 @@ impl Cluster {
             .append(true)
             .open(self.home.path().join("up.log"))
             .unwrap();
-        let mut process = Command::new(program())
+        let mut process = self
+            .command(&program())
             .args(["up", "--output=json", "--name", &self.name, "--data-dir"])
             .arg(self.data_dir())
             .args(flags)
             .stdout(Stdio::piped())
             .stderr(log)
+            // As a shell does it, so that Ctrl-C can be for it and its children alone.
+            .process_group(0)
             .spawn()
             .unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
@@ -97,9 +110,30 @@ impl Cluster {
         assert!(process.wait().unwrap().success(), "{}", self.logs());
     }
 
+    /// Does what Ctrl-C in its terminal does, and waits for it.
+    pub fn interrupt(&mut self) {
+        let mut process = self.process.take().unwrap();
+        let group = Pid::from_raw(process.id().try_into().unwrap()).unwrap();
+        kill_process_group(group, Signal::INT).unwrap();
+        assert!(process.wait().unwrap().success(), "{}", self.logs());
+    }
+
+    /// What `up` itself said on its standard error.
+    pub fn said(&self) -> String {
+        std::fs::read_to_string(self.home.path().join("up.log")).unwrap_or_default()
+    }
+
+    /// A command that sees the mounts that the cluster sees.
+    pub fn command(&self, program: &str) -> Command {
+        let mut words = self.through.iter().map(String::as_str).chain([program]);
+        let mut command = Command::new(words.next().unwrap_or(program));
+        command.args(words);
+        command
+    }
+
     /// Runs another command of ours on this cluster.
     pub fn pointsman(&self, command: &str, arguments: &[&str]) -> Output {
-        Command::new(program())
+        self.command(&program())
             .args([command, "--name", &self.name])
             .args(arguments)
             .output()
@@ -136,7 +170,7 @@ impl Cluster {
     /// Everything of this cluster that is in the kernel or runs.
     pub fn traces(&self) -> Vec<String> {
         let shell = |script: &str| {
-            let output = Command::new("sh").args(["-c", script]).output().unwrap();
+            let output = self.command("sh").args(["-c", script]).output().unwrap();
             String::from_utf8_lossy(&output.stdout).into_owned()
         };
         let link = format!("pm-{}", self.name);

@@ -4,6 +4,7 @@
 //! side by side.
 
 mod cluster;
+mod ends;
 mod explain;
 mod harm;
 mod history;

@@ -14,6 +14,12 @@ pub enum FabricError {
     /// Something that the call needs is not there.
     #[error("{doing}: not found")]
     Missing { doing: String },
+    /// The name is hidden below a mount that another program made over its directory, and cannot go.
+    #[error(
+        "{doing}: it is hidden below another mount of {}, and stays until that goes",
+        crate::RUN_DIR
+    )]
+    Shadowed { doing: String },
     /// This kernel was built without the feature.
     #[error("{doing}: this kernel cannot do it")]
     Unsupported {

@@ -7,6 +7,7 @@
 //! Invariant: no call changes the namespace of the calling thread. Work inside a namespace happens on a
 //! thread made for it, or in a child between fork and exec.
 
+mod claims;
 mod error;
 mod netns;
 mod network;
@@ -14,6 +15,7 @@ mod prefix;
 mod routes;
 mod socket;
 
+pub use claims::{Claim, Disbelief, settle};
 pub use error::FabricError;
 pub use netns::{Netns, RUN_DIR};
 pub use network::{Link, Network};

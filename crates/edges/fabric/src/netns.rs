@@ -3,7 +3,9 @@
 use crate::error::{FabricError, if_there};
 use crate::network::Network;
 use rustix::fs::{Mode, OFlags};
-use rustix::mount::{UnmountFlags, mount_bind, unmount};
+use rustix::mount::{
+    MountPropagationFlags, UnmountFlags, mount_bind, mount_bind_recursive, mount_change, unmount,
+};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use std::ffi::OsStr;
 use std::fs;
@@ -68,8 +70,12 @@ impl Netns {
         let doing = || format!("creating the network namespace {name}");
         let failed = |error: io::Error| FabricError::new(doing(), error);
         let path = path_of(name)?;
-        fs::create_dir_all(RUN_DIR).map_err(failed)?;
-        fs::File::create_new(&path).map_err(failed)?;
+        prepare_run_dir()?;
+        match fs::File::create_new(&path) {
+            // A name without a namespace, which could not be removed or which a crash left.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && Self::named(name).is_err() => {}
+            created => drop(created.map_err(failed)?),
+        }
         let mounted = in_fresh_namespace(|| mount_bind("/proc/thread-self/ns/net", &path));
         if let Err(error) = mounted {
             // The name must not stay behind without a namespace; the first error is the one to report.
@@ -98,12 +104,17 @@ impl Netns {
     }
 
     /// Removes a name; the namespace goes with the last process in it. Says whether there was one.
+    ///
+    /// [`FabricError::Shadowed`] means that the name stays, without a namespace that anybody could enter.
     pub fn delete(name: &str) -> Result<bool, FabricError> {
         let doing = || format!("deleting the network namespace {name}");
         let path = path_of(name)?;
         // Mounts may be stacked if two programs raced. An unmounted or missing file ends the loop.
         while unmount(&path, UnmountFlags::DETACH).is_ok() {}
-        if_there(fs::remove_file(&path).map_err(|error| FabricError::new(doing(), error)))
+        if_there(fs::remove_file(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::ResourceBusy => FabricError::Shadowed { doing: doing() },
+            _ => FabricError::new(doing(), error),
+        }))
     }
 
     /// The names under [`RUN_DIR`], in order, also those without a namespace behind them.
@@ -222,6 +233,31 @@ impl AsFd for Netns {
 
 /// The file system of namespaces, from linux/magic.h.
 const NSFS_MAGIC: i64 = 0x6e73_6673;
+
+/// Makes [`RUN_DIR`] a mount of its own, shared by all, as iproute2 wants it. If it is not one when somebody calls
+/// `ip netns add`, iproute2 mounts the directory over itself: names that are there already are hidden below, can be
+/// reached through copies only, and can never be removed.
+fn prepare_run_dir() -> Result<(), FabricError> {
+    let failed = |error: io::Error| FabricError::new(format!("preparing {RUN_DIR}"), error);
+    fs::create_dir_all(RUN_DIR).map_err(failed)?;
+    // The lock that iproute2 takes too, so that nobody does it twice.
+    let directory = fs::File::open(RUN_DIR).map_err(failed)?;
+    directory.lock().map_err(failed)?;
+    let share = || {
+        mount_change(
+            RUN_DIR,
+            MountPropagationFlags::SHARED | MountPropagationFlags::REC,
+        )
+    };
+    match share() {
+        // It is no mount yet.
+        Err(rustix::io::Errno::INVAL) => {
+            mount_bind_recursive(RUN_DIR, RUN_DIR).map_err(|error| failed(error.into()))?;
+            share().map_err(|error| failed(error.into()))
+        }
+        shared => shared.map_err(|error| failed(error.into())),
+    }
+}
 
 /// A name is one component of a path.
 fn path_of(name: &str) -> Result<PathBuf, FabricError> {

@@ -56,6 +56,27 @@ impl Prefix {
         }
     }
 
+    /// The same network without host bits.
+    #[must_use]
+    pub fn network(self) -> Self {
+        let address = match self.address {
+            IpAddr::V4(address) => {
+                let mask = u32::MAX.checked_shl(32 - u32::from(self.length)).unwrap_or(0);
+                IpAddr::from((u32::from(address) & mask).to_be_bytes())
+            }
+            IpAddr::V6(address) => {
+                let mask = u128::MAX.checked_shl(128 - u32::from(self.length)).unwrap_or(0);
+                IpAddr::from((u128::from(address) & mask).to_be_bytes())
+            }
+        };
+        Self { address, ..self }
+    }
+
+    /// Whether all its addresses are in the other network.
+    pub fn is_within(self, other: Self) -> bool {
+        other.length <= self.length && other.contains(self.address)
+    }
+
     /// Whether some address is in both networks.
     pub fn overlaps(self, other: Self) -> bool {
         if self.length <= other.length {
@@ -106,6 +127,21 @@ mod tests {
         for text in ["10.0.0.1", "10.0.0.1/33", "fd00::/129", "x/8", "10.0.0.0/"] {
             assert!(text.parse::<Prefix>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_network_is_known_without_the_bits_of_a_host() {
+        for (text, network) in [
+            ("10.9.1.7/24", "10.9.1.0/24"),
+            ("10.9.1.7/0", "0.0.0.0/0"),
+            ("10.9.1.7/32", "10.9.1.7/32"),
+            ("fd00::7/64", "fd00::/64"),
+        ] {
+            assert_eq!(prefix(text).network(), prefix(network));
+            assert!(prefix(text).is_within(prefix(network)));
+        }
+        assert!(!prefix("10.0.0.0/8").is_within(prefix("10.0.0.0/9")));
+        assert!(!prefix("fd00::/64").is_within(prefix("0.0.0.0/0")));
     }
 
     #[test]

@@ -22,10 +22,14 @@ pub async fn run(name: &str) -> anyhow::Result<()> {
     let claim = Claim::take(name)?;
     let removed = if rustix::process::geteuid().is_root() {
         let earlier = claim.earlier.clone().unwrap_or_default();
-        leftovers::remove(name, &earlier).await?
+        leftovers::remove(name, &earlier).await
     } else {
         leftovers::Removed::default()
     };
+    if !removed.remaining.is_empty() {
+        // The record stays for the next try.
+        bail!("removed {removed}");
+    }
     claim.release()?;
     let mut out = std::io::stdout();
     match known {

@@ -4,7 +4,7 @@ use super::claim::Record;
 use super::nodes::root_dir;
 use super::plan::{host_link, is_namespace_of};
 use anyhow::{Context, bail};
-use pointsman_fabric::Netns;
+use pointsman_fabric::{FabricError, Netns, RUN_DIR};
 use pointsman_runtime::Runtime;
 use pointsman_runtime::process::{Config, ProcessRuntime};
 use rustix::process::{Pid, Signal, kill_process};
@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 /// How long killed processes may take to go.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What was removed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What was removed, and what was not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
     /// Processes that were killed.
     pub processes: usize,
@@ -24,6 +24,10 @@ pub struct Removed {
     pub namespaces: usize,
     /// Links of the host.
     pub links: usize,
+    /// Names of namespaces that have to stay, with nothing behind them; the next start uses them again.
+    pub hidden: Vec<String>,
+    /// What could not be removed now, a sentence each.
+    pub remaining: Vec<String>,
 }
 
 impl Removed {
@@ -40,39 +44,90 @@ impl fmt::Display for Removed {
             pods,
             namespaces,
             links,
+            hidden,
+            remaining,
         } = self;
         write!(
             f,
             "{processes} processes, {pods} pods, {namespaces} namespaces, {links} links"
-        )
+        )?;
+        if !hidden.is_empty() {
+            let names = hidden.join(", ");
+            write!(
+                f,
+                "; the names {names} stay in {RUN_DIR}, hidden below a mount that another program made over it"
+            )?;
+        }
+        if !remaining.is_empty() {
+            write!(f, "; not removed: {}", remaining.join("; "))?;
+        }
+        Ok(())
     }
 }
 
 /// Kills every process in the cluster's namespaces and removes pods, namespaces and the host's link. Does
-/// nothing if there is nothing, and can be repeated if it failed half way. The record of the last run says
+/// nothing if there is nothing, goes on past what fails, and can be repeated. The record of the last run says
 /// where pods may be.
-pub async fn remove(cluster: &str, record: &Record) -> anyhow::Result<Removed> {
+pub async fn remove(cluster: &str, record: &Record) -> Removed {
     let mut removed = Removed::default();
-    let names: Vec<String> = Netns::names()?
+    let names: Vec<String> = Netns::names()
+        .unwrap_or_else(|error| {
+            removed.remains(error);
+            Vec::new()
+        })
         .into_iter()
         .filter(|name| is_namespace_of(cluster, name))
         .collect();
     let namespaces: Vec<Netns> = names.iter().filter_map(|name| Netns::named(name).ok()).collect();
-    removed.processes = kill_all(&namespaces)?;
+    match kill_all(&namespaces) {
+        Ok(processes) => removed.processes = processes,
+        Err(error) => removed.remains(format_args!("{error:#}")),
+    }
     for node in &record.nodes {
         // An agent that is gone does not mind if we take its place.
-        removed.pods += remove_pods(record, &node.name, &node.namespace)
-            .await
-            .with_context(|| format!("removing the pods of {}", node.name))?;
+        match remove_pods(record, &node.name, &node.namespace).await {
+            Ok(pods) => removed.pods += pods,
+            Err(error) => removed.remains(format_args!("the pods of {}: {error:#}", node.name)),
+        }
     }
     for name in &names {
-        removed.namespaces += usize::from(Netns::delete(name)?);
+        match Netns::delete(name) {
+            Ok(there) => removed.namespaces += usize::from(there),
+            Err(FabricError::Shadowed { .. }) => removed.hidden.push(name.clone()),
+            Err(error) => removed.remains(error),
+        }
+    }
+    for namespace in namespaces
+        .iter()
+        .filter(|one| removed.hidden.iter().any(|name| name == one.label()))
+    {
+        if let Err(error) = strip(namespace) {
+            removed.remaining.push(error.to_string());
+        }
     }
     drop(namespaces);
     // The cable would go with the fabric's namespace, but only after a while.
-    let mut host = Netns::current()?.network()?;
-    removed.links = usize::from(host.delete_link(&host_link(cluster))?);
-    Ok(removed)
+    let host = Netns::current().and_then(|host| host.network());
+    match host.and_then(|mut host| host.delete_link(&host_link(cluster))) {
+        Ok(there) => removed.links = usize::from(there),
+        Err(error) => removed.remains(error),
+    }
+    removed
+}
+
+/// Removes the links of a namespace that itself has to stay.
+fn strip(namespace: &Netns) -> Result<(), FabricError> {
+    let mut network = namespace.network()?;
+    for link in network.links()?.iter().filter(|link| link.name != "lo") {
+        network.delete_link(&link.name)?;
+    }
+    Ok(())
+}
+
+impl Removed {
+    fn remains(&mut self, what: impl fmt::Display) {
+        self.remaining.push(what.to_string());
+    }
 }
 
 async fn remove_pods(record: &Record, node: &str, namespace: &str) -> anyhow::Result<usize> {

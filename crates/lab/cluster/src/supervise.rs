@@ -1,7 +1,7 @@
 //! How do child processes stay alive, and how do they end with us?
 //!
 //! A child that ends is started again after a wait that doubles while it keeps ending, and a log line says
-//! so. Children get SIGTERM when this process stops, or dies.
+//! so. Children get SIGTERM when this process stops, or dies. Signals from the terminal are for this process alone.
 
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use std::fs::File;
@@ -71,12 +71,20 @@ async fn keep(spec: Spec, spawner: Spawner, mut stopping: watch::Receiver<bool>)
         match start(&spec, &spawner).await {
             Ok(mut child) => {
                 let ended = tokio::select! {
+                    biased;
                     () = stopped(&mut stopping) => None,
                     status = child.wait() => Some(status),
                 };
                 let Some(status) = ended else {
                     return end(child).await;
                 };
+                // Somebody may be ending all of us; then there is nothing to be said about one.
+                if tokio::time::timeout(FIRST_WAIT, stopped(&mut stopping))
+                    .await
+                    .is_ok()
+                {
+                    return;
+                }
                 let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
                 let log = spec.log.display();
                 tracing::warn!(child = spec.label, status, %log, "a child ended; starting it again");
@@ -102,6 +110,7 @@ async fn start(spec: &Spec, spawner: &Spawner) -> std::io::Result<Child> {
     let log = File::options().create(true).append(true).open(&spec.log)?;
     let mut command = (spec.command)();
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    command.process_group(0);
     die_with_parent(&mut command);
     spawner.spawn(command).await
 }

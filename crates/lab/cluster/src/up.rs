@@ -107,12 +107,14 @@ pub async fn run<P: Program>(mut config: Config) -> anyhow::Result<()> {
         Err(error) => (Err(error), parts::record(&config, None)),
     };
     let removed = match config.nodes {
-        0 => Ok(leftovers::Removed::default()),
+        0 => leftovers::Removed::default(),
         _ => leftovers::remove(&config.name, &facts).await,
     };
-    let released = match removed {
-        Ok(_) => claim.release(),
-        Err(error) => Err(error).context("removing the nodes; `pointsman down` tries again"),
+    let released = match removed.remaining.is_empty() {
+        true => claim.release(),
+        false => Err(anyhow::anyhow!(
+            "the end left something behind, `pointsman down` tries again: {removed}"
+        )),
     };
     // What ended the cluster matters more than what its end could not do.
     outcome?;
@@ -129,7 +131,6 @@ async fn prepare(config: &Config, progress: &Progress, claim: &Claim) -> anyhow:
     }
     let earlier = claim.earlier.clone().unwrap_or_default();
     let removed = leftovers::remove(&config.name, &earlier).await;
-    let removed = removed.context("cleaning up after an earlier run")?;
     if !removed.is_nothing() {
         progress.note(format_args!("cleaned up after an earlier run: {removed}"));
     }

@@ -45,11 +45,8 @@ impl Cable<'_> {
     pub fn plug(&self) -> Result<(), FabricError> {
         let pod = match Netns::named(self.pod) {
             Ok(pod) => pod,
-            Err(error) if error.is_missing() => {
-                // A crash may have left the name without a namespace.
-                Netns::delete(self.pod)?;
-                Netns::create(self.pod)?
-            }
+            // A crash may have left the name without a namespace.
+            Err(error) if error.is_missing() => Netns::create(self.pod)?,
             Err(error) => return Err(error),
         };
         let (mut outside, mut inside) = (self.node.network()?, pod.network()?);
@@ -108,8 +105,14 @@ impl Cable<'_> {
     /// Removes it, with the pod's namespace. What is missing is fine.
     pub fn unplug(node: &Netns, node_link: &str, pod: &str) -> Result<(), FabricError> {
         node.network()?.delete_link(node_link)?;
-        Netns::delete(pod)?;
-        Ok(())
+        match Netns::delete(pod) {
+            // Nothing of the pod can be reached by it any more.
+            Err(error @ FabricError::Shadowed { .. }) => {
+                tracing::warn!(%error, "the name of a pod's network stays");
+                Ok(())
+            }
+            deleted => deleted.map(drop),
+        }
     }
 }
 
