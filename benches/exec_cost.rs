@@ -16,7 +16,7 @@ use pointsman_fabric::Netns;
 use pointsman_runtime::process::{Config, ProcessRuntime};
 use pointsman_runtime::{
     ContainerId, ContainerName, ContainerSpec, ContainerStatus, ExecEnd, ExecRequest, Limits, Network,
-    PodUid, Runtime, SandboxSpec, User,
+    PodUid, Runtime, SandboxSpec, Security, User,
 };
 
 /// About what an agent with a hundred pods holds.
@@ -171,7 +171,7 @@ fn container(pod: &PodUid) -> ContainerSpec {
         user: User::default(),
         mounts: Vec::new(),
         limits: Limits::default(),
-        no_new_privileges: false,
+        security: Security::default(),
         termination_message: None,
         labels: BTreeMap::new(),
     }

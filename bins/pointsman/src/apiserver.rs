@@ -95,6 +95,9 @@ pub struct Flags {
     /// A further authority whose client certificates are believed (CN is the user, O the groups).
     #[arg(long, value_name = "FILE")]
     pub client_ca_file: Option<PathBuf>,
+    /// Authority of the certificates that node agents show; by default the cluster's own.
+    #[arg(long, value_name = "FILE")]
+    pub kubelet_certificate_authority: Option<PathBuf>,
     /// At most so many reads at once; more wait briefly, then get 429.
     #[arg(long, value_name = "N", default_value_t = 400)]
     pub max_requests_inflight: usize,
@@ -173,6 +176,7 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
         extra_sans: flags.tls_san,
         tls_files: flags.tls_cert_file.zip(flags.tls_private_key_file),
         client_ca_file: flags.client_ca_file,
+        kubelet_certificate_authority: flags.kubelet_certificate_authority,
         max_requests_inflight: flags.max_requests_inflight,
         max_mutating_requests_inflight: flags.max_mutating_requests_inflight,
         event_ttl: flags.event_ttl,

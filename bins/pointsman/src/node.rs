@@ -11,6 +11,7 @@ use clap::Args;
 use file::File;
 use pointsman_api_client::Source;
 use pointsman_api_client::kubeconfig::Cluster;
+use pointsman_fabric::Prefix;
 use pointsman_model::{Feature, FeatureGates};
 use pointsman_node_agent::gate::Gate;
 use pointsman_node_agent::node::{Frequency, Identity};
@@ -54,6 +55,13 @@ pub struct Flags {
     /// Authority of the client certificates that the server accepts; by default the one of the kubeconfig.
     #[arg(long, value_name = "FILE")]
     client_ca_file: Option<PathBuf>,
+    /// Certificate that the server shows, for the node's name and addresses, by the authority that the API server
+    /// knows; without it the API server gets no logs.
+    #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
+    tls_cert_file: Option<PathBuf>,
+    /// Key of that certificate.
+    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
+    tls_private_key_file: Option<PathBuf>,
     /// A KubeletConfiguration file; fields that have no effect here are named in a warning.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -69,6 +77,13 @@ pub struct Flags {
     /// Addresses for pods; by default those of the Node's spec.podCIDRs, once it has some.
     #[arg(long, value_name = "CIDR[,CIDR]")]
     pod_cidr: Option<String>,
+    /// The ranges of all pods of the cluster. Routes to other nodes' pods are kept within these only, and none without.
+    #[arg(long, value_name = "CIDR[,CIDR]", value_delimiter = ',')]
+    cluster_cidr: Vec<Prefix>,
+    /// Refuse containers with CPU or memory limits that this machine cannot enforce; otherwise they run without, and an
+    /// event says so.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
+    enforce_limits: bool,
     /// How often the node's status is computed. Setting it sets the report frequency too. The ConfigMap
     /// kube-system/pointsman-node wins and can be changed at run time. [default: 10s]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
@@ -129,7 +144,8 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     if flags.probe_only {
         return run_probe_only(flags).await;
     }
-    let config = resolve(flags).await?;
+    let enforces_limits = flags.enforce_limits;
+    let mut config = resolve(flags).await?;
     let registry = Registry::new();
     let build = BuildInfo {
         version: env!("CARGO_PKG_VERSION"),
@@ -144,6 +160,7 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         .context("opening the runtime")?;
     let abilities = runtime.abilities();
     tracing::info!(?abilities, "the runtime is open");
+    config.lenient = (!enforces_limits).then_some(abilities);
     run_until_signal(|stopping| run_agent(config, Arc::new(runtime), registry, stopping)).await
 }
 
@@ -200,7 +217,11 @@ async fn resolve(flags: Flags) -> anyhow::Result<Config> {
         true => file.register_with_taints.unwrap_or_default(),
         false => flags.register_with_taints,
     };
+    let own = flags.tls_cert_file.zip(flags.tls_private_key_file);
     let mut config = Config {
+        serving: own.or(file.tls_cert_file.zip(file.tls_private_key_file)),
+        lenient: None,
+        cluster_ranges: flags.cluster_cidr,
         client_ca: client_authority(client_ca.as_deref(), kubeconfig, port)?,
         source: Source::from_flag(flags.kubeconfig),
         identity: Identity {

@@ -27,6 +27,8 @@ pub struct File {
     pub feature_gates: Option<BTreeMap<String, bool>>,
     pub register_with_taints: Option<Vec<Value>>,
     pub authentication: Authentication,
+    pub tls_cert_file: Option<PathBuf>,
+    pub tls_private_key_file: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]

@@ -9,6 +9,7 @@ use pointsman_fabric::{Netns, Prefix};
 use pointsman_harness::wire::Http;
 use pointsman_harness::{Server, eventually};
 use serde_json::{Value, json};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -78,11 +79,21 @@ impl Lab {
 
     /// Starts the agent as it is started in a cluster.
     pub fn start_agent(&mut self) {
+        self.start_agent_shown_as(Some("n1"));
+    }
+
+    /// Starts it with a serving certificate for the node of that name, or with one that it makes itself.
+    pub fn start_agent_shown_as(&mut self, name: Option<&str>) {
         let data = self.server.kubeconfig().parent().unwrap().to_owned();
         let now = SystemTime::now();
         let pki = Pki::open(&data.join("pki"), now).unwrap();
         let url = format!("https://{}", self.server.address());
         let kubeconfig = kubeconfig::write_node(&pki, &data, "n1", &url, pki.ca_pem(), now).unwrap();
+        // Another node has another address.
+        let serving = name.map(|name| {
+            let address = if name == "n1" { ADDRESS } else { "10.77.0.2" };
+            pki.node_serving(name, &[address.parse().unwrap()], now).unwrap()
+        });
         let log = File::options()
             .create(true)
             .append(true)
@@ -92,6 +103,14 @@ impl Lab {
             .arg("node")
             .arg("--kubeconfig")
             .arg(kubeconfig)
+            .args(serving.iter().flat_map(|pair| {
+                [
+                    OsStr::new("--tls-cert-file"),
+                    pair.certificate_path.as_os_str(),
+                    OsStr::new("--tls-private-key-file"),
+                    pair.key_path.as_os_str(),
+                ]
+            }))
             .args(["--node-name=n1", "--pod-cidr=10.88.0.0/24"])
             .arg(format!("--node-ip={ADDRESS}"))
             .arg("--root-dir")

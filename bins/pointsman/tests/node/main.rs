@@ -5,3 +5,5 @@ mod lab;
 mod logs;
 mod probes;
 mod restart;
+mod security;
+mod trust;

@@ -6,11 +6,13 @@
 
 mod environment;
 mod probe;
+mod security;
 mod status;
 mod volume;
 
 pub use environment::{EnvFrom, FieldRef, KeyRef, ObjectRef, Origin, ResourceRef, Variable, expand};
 pub use probe::{Action, Exec, Grpc, Header, HttpGet, Probe, TcpSocket};
+pub use security::{CapabilityNames, ContainerSecurity, PodSecurity, Profile, Profiles, Sysctl, UserIds};
 pub use status::{ReportedCondition, ReportedContainer, ReportedRunning, ReportedState, ReportedStatus};
 pub use volume::{EmptyDir, Files, FilesItem, PodFields, PodFieldsItem, Projection, Volume, VolumeKind};
 
@@ -73,6 +75,10 @@ pub struct PodSpec {
     pub volumes: Vec<Volume>,
     #[serde(deserialize_with = "nullable")]
     pub security_context: PodSecurity,
+    /// Whether the pod has the node's users; unset means that it has.
+    pub host_users: Option<bool>,
+    #[serde(deserialize_with = "nullable")]
+    pub runtime_class_name: String,
 }
 
 /// Whether an ended container is started again.
@@ -118,26 +124,6 @@ pub struct DnsOption {
     pub name: String,
     #[serde(deserialize_with = "nullable")]
     pub value: String,
-}
-
-/// Who the processes of all containers are, unless a container says otherwise.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct PodSecurity {
-    #[serde(flatten)]
-    pub user: UserIds,
-    /// The group of the files in volumes.
-    pub fs_group: Option<i64>,
-    #[serde(deserialize_with = "nullable")]
-    pub supplemental_groups: Vec<i64>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct UserIds {
-    pub run_as_user: Option<i64>,
-    pub run_as_group: Option<i64>,
-    pub run_as_non_root: Option<bool>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -209,14 +195,6 @@ pub struct VolumeMount {
     pub sub_path_expr: String,
     #[serde(deserialize_with = "nullable")]
     pub read_only: bool,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ContainerSecurity {
-    #[serde(flatten)]
-    pub user: UserIds,
-    pub allow_privilege_escalation: Option<bool>,
 }
 
 /// What runs beside a container's start and end.

@@ -9,6 +9,7 @@ use crate::gate::{WaitOutcome, Waited};
 use crate::metrics::Metrics;
 use crate::pod::{Managed, Sent};
 use crate::probing::{self, Probing};
+use crate::room::Room;
 use crate::work::{Tools, exit_of};
 use pointsman_api_client::events::{News, Recorder, Severity, Subject};
 use pointsman_api_client::{ApiError, Event, ObjectKey};
@@ -38,6 +39,12 @@ pub(crate) enum Input {
         container: String,
         run: u32,
         path: PathBuf,
+    },
+    /// A pod does not run quite as it says.
+    Warning {
+        uid: Arc<str>,
+        reason: &'static str,
+        message: String,
     },
     /// The shutdown gate answered.
     Gate { uid: Arc<str>, answer: Waited },
@@ -100,6 +107,8 @@ pub(crate) struct Agent {
     synced: bool,
     /// How often volumes look for changes of their objects.
     refresh: Duration,
+    /// What the node has for its pods.
+    room: Room,
 }
 
 impl Agent {
@@ -111,6 +120,7 @@ impl Agent {
         recorder: Recorder,
         found: Vec<PodState>,
         refresh: Duration,
+        room: Room,
     ) -> Self {
         Self {
             clock: Clock::start(),
@@ -128,6 +138,7 @@ impl Agent {
             wakes: BTreeSet::new(),
             synced: false,
             refresh,
+            room,
         }
     }
 
@@ -203,6 +214,9 @@ impl Agent {
                 if let Some(pod) = self.pods.get_mut(&uid) {
                     pod.logs.insert((container, run), path);
                 }
+            }
+            Input::Warning { uid, reason, message } => {
+                self.record(&uid, Severity::Warning, reason, message);
             }
             Input::Gate { uid, answer } => self.gate_answered(&uid, &answer),
             Input::Sent { uid, sent } => {
@@ -402,11 +416,28 @@ impl Agent {
         let Some(pod) = self.pods.get_mut(uid) else {
             return;
         };
+        let actions = pod.machine.step(now);
+        let full = if actions.contains(&Action::MakeSandbox) {
+            self.no_room_for(uid)
+        } else {
+            None
+        };
+        let Some(pod) = self.pods.get_mut(uid) else {
+            return;
+        };
         let mut events = Vec::new();
-        for action in pod.machine.step(now) {
-            match action {
-                Action::Record(event) => events.push(event),
-                action => self.tools.begin(pod.job(uid), action),
+        for action in actions {
+            match (action, &full) {
+                (Action::MakeSandbox, Some(message)) => {
+                    let (uid, message) = (uid.clone(), message.clone());
+                    let fact = Fact::SandboxFailed { message };
+                    let _ = self.tools.inputs.send(Input::Fact { uid, fact });
+                }
+                (Action::Record(event), _) => events.push(event),
+                (action, _) => {
+                    pod.admitted = true;
+                    self.tools.begin(pod.job(uid), action);
+                }
             }
         }
         self.probing
@@ -427,6 +458,17 @@ impl Agent {
             self.forget(uid);
         }
         self.metrics.running(self.pods.values().map(|pod| &pod.machine));
+    }
+
+    /// What is missing for what the pod requests.
+    fn no_room_for(&self, uid: &Arc<str>) -> Option<String> {
+        let wanted = self.pods.get(uid)?;
+        let others = self
+            .pods
+            .iter()
+            .filter(|(other, pod)| *other != uid && pod.admitted && !pod.machine.is_over());
+        let taken = others.map(|(_, pod)| Room::requested(&pod.manifest)).sum();
+        self.room.missing_for(Room::requested(&wanted.manifest), taken)
     }
 
     fn forget(&mut self, uid: &Arc<str>) {

@@ -3,8 +3,10 @@
 use crate::gate::Gate;
 use crate::node::{Frequency, Identity};
 use pointsman_api_client::Source;
+use pointsman_fabric::Prefix;
 use pointsman_probe_io::{Config as ProbeConfig, Reading};
 use pointsman_runtime::AddressRange;
+use pointsman_runtime::process::Abilities;
 use serde_json::Value;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -23,6 +25,13 @@ pub struct Config {
     pub listen: Option<SocketAddr>,
     /// The authority of the server's clients, PEM.
     pub client_ca: Vec<u8>,
+    /// The files of the server's certificate and key, PEM; one that nobody can check is made if absent.
+    pub serving: Option<(PathBuf, PathBuf)>,
+    /// What the runtime can enforce, if limits beyond that are to be left out with a warning; otherwise they are
+    /// refused.
+    pub lenient: Option<Abilities>,
+    /// The ranges of all pods; without them no routes are kept.
+    pub cluster_ranges: Vec<Prefix>,
     /// Which addresses pods may have; the Node's own ranges if empty.
     pub pod_ranges: Vec<AddressRange>,
     /// How often the node's status is computed and sent, unless the cluster's settings say otherwise.

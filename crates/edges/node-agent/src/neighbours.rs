@@ -1,6 +1,7 @@
 //! Where are the other nodes' pods, and which addresses may ours have?
 
-use pointsman_fabric::{Netns, Network, Prefix, Route};
+use pointsman_fabric::{Claim, Disbelief, Netns, Network, Prefix, Route, settle};
+use pointsman_model::Moment;
 use pointsman_objects::Node;
 use pointsman_runtime::AddressRange;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,44 +15,87 @@ pub(crate) fn pod_ranges(node: &Node) -> Vec<AddressRange> {
         .collect()
 }
 
-/// Each range by the node's address of the same family.
-fn routes(node: &Node) -> Vec<(Prefix, IpAddr)> {
-    let ranges = node
-        .pod_cidrs
-        .iter()
-        .filter_map(|text| text.parse::<Prefix>().ok());
-    ranges
-        .filter_map(|range| {
-            let same = |ip: &IpAddr| ip.is_ipv4() == range.address().is_ipv4();
-            Some((range, node.internal_addresses().find(same)?))
-        })
-        .collect()
+/// A node as routes to its pods need it.
+#[derive(Debug)]
+struct Seen {
+    created: Option<Moment>,
+    ranges: Vec<Prefix>,
+    addresses: Vec<IpAddr>,
 }
 
-/// Keeps routes to the pods of all other nodes.
+impl Seen {
+    fn of(node: &Node) -> Self {
+        let ranges = node.pod_cidrs.iter();
+        Self {
+            created: node.metadata.created,
+            ranges: ranges
+                .filter_map(|text| text.parse::<Prefix>().ok())
+                .map(Prefix::network)
+                .collect(),
+            addresses: node.internal_addresses().collect(),
+        }
+    }
+}
+
+/// Keeps routes to the pods of all other nodes. Ranges are believed by the rules of [`settle`], older nodes first.
 #[derive(Debug, Default)]
 pub(crate) struct Neighbours {
-    wanted: BTreeMap<String, Vec<(Prefix, IpAddr)>>,
+    /// Our own name.
+    own: String,
+    /// The ranges of all pods.
+    cluster: Vec<Prefix>,
+    /// All nodes, our own too: its range is nobody else's.
+    nodes: BTreeMap<String, Seen>,
     /// Destinations and gateways that we have set.
     set: BTreeSet<(String, IpAddr)>,
+    /// What was said about ranges that are not believed.
+    said: BTreeSet<String>,
+}
+
+/// What has to be done so that the kernel has what is wanted.
+#[derive(Debug, Default)]
+struct Plan {
+    add: Vec<Route>,
+    remove: Vec<(String, IpAddr)>,
+    /// Ranges that get no route, with the reason.
+    disbelieved: Vec<(Claim, Disbelief)>,
 }
 
 impl Neighbours {
-    /// Another node as it is now, or gone.
-    pub(crate) fn see(&mut self, name: &str, node: Option<&Node>) {
-        match node.map(routes).filter(|routes| !routes.is_empty()) {
-            Some(routes) => drop(self.wanted.insert(name.to_owned(), routes)),
-            None => drop(self.wanted.remove(name)),
+    pub(crate) fn new(own: &str, cluster: &[Prefix]) -> Self {
+        Self {
+            own: own.to_owned(),
+            cluster: cluster.to_vec(),
+            ..Self::default()
         }
     }
 
-    /// What has to be set and what has to go so that the kernel has what is wanted.
-    fn plan(&self) -> (Vec<Route>, Vec<(String, IpAddr)>) {
-        let wanted: BTreeMap<(String, IpAddr), Prefix> = self
-            .wanted
-            .values()
-            .flatten()
-            .map(|(range, gateway)| ((range.to_string(), *gateway), *range))
+    /// A node as it is now, or gone.
+    pub(crate) fn see(&mut self, name: &str, node: Option<&Node>) {
+        match node.map(Seen::of) {
+            Some(seen) => drop(self.nodes.insert(name.to_owned(), seen)),
+            None => drop(self.nodes.remove(name)),
+        }
+    }
+
+    fn plan(&self) -> Plan {
+        let mut nodes: Vec<_> = self.nodes.iter().collect();
+        nodes.sort_by_key(|(name, seen)| (seen.created.is_none(), seen.created, *name));
+        let claims = nodes.iter().flat_map(|(name, seen)| {
+            seen.ranges.iter().map(|range| Claim {
+                holder: (*name).clone(),
+                range: *range,
+            })
+        });
+        let (believed, disbelieved) = settle(claims.collect(), &self.cluster);
+        let wanted: BTreeMap<(String, IpAddr), Prefix> = believed
+            .iter()
+            .filter(|claim| claim.holder != self.own)
+            .filter_map(|Claim { holder, range }| {
+                let same = |ip: &&IpAddr| ip.is_ipv4() == range.address().is_ipv4();
+                let gateway = self.nodes.get(holder)?.addresses.iter().find(same)?;
+                Some(((range.to_string(), *gateway), *range))
+            })
             .collect();
         let add = wanted
             .iter()
@@ -63,12 +107,35 @@ impl Neighbours {
             .set
             .iter()
             .filter(|(range, _)| !kept.contains(range.as_str()));
-        (add.collect(), remove.cloned().collect())
+        Plan {
+            add: add.collect(),
+            remove: remove.cloned().collect(),
+            disbelieved,
+        }
+    }
+
+    /// Says once about each range that it gets no route, as long as that is so.
+    fn tell(&mut self, disbelieved: &[(Claim, Disbelief)]) {
+        let mut saying = BTreeSet::new();
+        for (claim, why) in disbelieved {
+            let Claim { holder, range } = claim;
+            let words = format!("{holder} {range}: {why}");
+            if !self.said.contains(&words) {
+                tracing::warn!(node = holder, %range, %why, "no route to the pods of a node");
+            }
+            saying.insert(words);
+        }
+        self.said = saying;
     }
 
     /// Carries the plan out; what fails is tried again with the next change.
     pub(crate) fn apply(&mut self) {
-        let (add, remove) = self.plan();
+        let Plan {
+            add,
+            remove,
+            disbelieved,
+        } = self.plan();
+        self.tell(&disbelieved);
         if add.is_empty() && remove.is_empty() {
             return;
         }
@@ -110,7 +177,12 @@ mod tests {
     use serde_json::json;
 
     fn node(ranges: &[&str], ip: &str) -> Node {
+        born(ranges, ip, "2026-01-01T00:00:00Z")
+    }
+
+    fn born(ranges: &[&str], ip: &str, created: &str) -> Node {
         serde_json::from_value(json!({
+            "metadata": { "creationTimestamp": created },
             "spec": { "podCIDR": ranges.first(), "podCIDRs": ranges },
             "status": { "addresses": [
                 { "type": "Hostname", "address": "n" },
@@ -121,14 +193,19 @@ mod tests {
         .unwrap()
     }
 
+    fn neighbours() -> Neighbours {
+        let cluster = ["10.244.0.0/16", "fd01::/32"].map(|range| range.parse().unwrap());
+        Neighbours::new("n1", &cluster)
+    }
+
     fn shown(neighbours: &Neighbours) -> (Vec<String>, usize) {
-        let (add, remove) = neighbours.plan();
-        (add.iter().map(Route::to_string).collect(), remove.len())
+        let plan = neighbours.plan();
+        (plan.add.iter().map(Route::to_string).collect(), plan.remove.len())
     }
 
     #[test]
     fn every_range_goes_by_the_address_of_its_family() {
-        let mut neighbours = Neighbours::default();
+        let mut neighbours = neighbours();
         let other = node(&["10.244.1.0/24", "fd01::/64"], "192.0.2.2");
         assert_eq!(pod_ranges(&other).len(), 2);
         neighbours.see("n2", Some(&other));
@@ -138,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_node_that_moved_is_replaced_and_one_that_left_is_removed() {
-        let mut neighbours = Neighbours::default();
+        let mut neighbours = neighbours();
         let gateway = "192.0.2.2".parse().unwrap();
         neighbours.set.insert(("10.244.1.0/24".into(), gateway));
         neighbours.see("n2", Some(&node(&["10.244.1.0/24"], "192.0.2.3")));
@@ -148,5 +225,36 @@ mod tests {
         );
         neighbours.see("n2", None);
         assert_eq!(shown(&neighbours), (Vec::new(), 1));
+    }
+
+    #[test]
+    fn a_node_takes_neither_the_default_route_nor_the_range_of_an_older_one() {
+        let mut neighbours = neighbours();
+        let ours = born(&["10.244.1.0/24"], "192.0.2.1", "2026-01-02T00:00:00Z");
+        neighbours.see("n1", Some(&ours));
+        neighbours.see(
+            "n2",
+            Some(&born(&["10.244.2.0/24"], "192.0.2.2", "2026-01-01T00:00:00Z")),
+        );
+        let greedy = [
+            "0.0.0.0/0",
+            "192.0.2.0/24",
+            "10.244.0.0/16",
+            "10.244.1.0/25",
+            "10.244.2.0/24",
+        ];
+        // Its name comes first, but it came last.
+        neighbours.see("a", Some(&born(&greedy, "192.0.2.66", "2026-01-03T00:00:00Z")));
+        assert_eq!(
+            shown(&neighbours),
+            (vec!["10.244.2.0/24 via 192.0.2.2".to_owned()], 0)
+        );
+        assert_eq!(neighbours.plan().disbelieved.len(), greedy.len());
+        // When the older ones have gone there is nothing in its way but the cluster's own bounds.
+        neighbours.see("n2", None);
+        assert_eq!(
+            shown(&neighbours).0,
+            ["10.244.2.0/24 via 192.0.2.66"].map(String::from)
+        );
     }
 }

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 /// Below this much free memory a node is under pressure (the kubelet's hard eviction threshold).
-const LEAST_MEMORY: u64 = 100 << 20;
+pub(crate) const LEAST_MEMORY: u64 = 100 << 20;
 /// So much free disk is enough on any machine: on one that somebody works at, a tenth of a large disk is seldom free.
 const ENOUGH_DISK: u64 = 10 << 30;
 /// Below this share of free disk a node is under pressure.

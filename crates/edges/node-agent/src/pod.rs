@@ -43,6 +43,8 @@ pub(crate) struct Managed {
     pub(crate) probes: Followed,
     pub(crate) logs: BTreeMap<(String, u32), PathBuf>,
     pub(crate) wake: Option<Duration>,
+    /// What it requests of the node counts.
+    pub(crate) admitted: bool,
     /// The object is gone from the API.
     pub(crate) gone: bool,
     pub(crate) turn: Arc<Mutex<()>>,
@@ -81,6 +83,8 @@ impl Managed {
             probes: Followed::default(),
             logs,
             wake: None,
+            // What runs already had its room before.
+            admitted: found.ips.is_some(),
             gone: false,
             turn: Arc::default(),
             files: Arc::default(),

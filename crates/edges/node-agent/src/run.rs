@@ -3,15 +3,18 @@
 use crate::agent::{Agent, Input};
 use crate::config::Config;
 use crate::heartbeat::Heart;
+use crate::host::Host;
 use crate::metrics::Metrics;
 use crate::neighbours::{Neighbours, pod_ranges};
 use crate::node::Frequency;
 use crate::probing::{Commands, Probing, Runs};
+use crate::room::Room;
 use crate::serve::{self, Access, Server};
 use crate::work::Tools;
 use pointsman_api_client::connect::connect;
 use pointsman_api_client::events::Recorder;
 use pointsman_api_client::{ApiError, Client, ConnectError, Event, Resource, Scope, Watcher};
+use pointsman_fabric::Prefix;
 use pointsman_objects::pod_manifest::{PodManifest, Verbatim};
 use pointsman_objects::{ConfigMap, Node};
 use pointsman_pod_lifecycle::Settings;
@@ -79,6 +82,7 @@ pub async fn run(
         client: client.clone(),
         runtime: runtime.clone(),
         gate: config.gate.clone(),
+        lenient: config.lenient,
         host_ips: config.host_ips().into(),
         metrics: metrics.clone(),
         inputs: inputs.clone(),
@@ -91,7 +95,8 @@ pub async fn run(
         reading: config.reading.clone(),
         runs,
     };
-    let agent = Agent::new(tools, settings, probing, recorder, found, config.refresh);
+    let room = Room::of_host(&Host::read(&config.root_dir));
+    let agent = Agent::new(tools, settings, probing, recorder, found, config.refresh, room);
     let mut tasks = JoinSet::new();
     tasks.spawn(recording);
     if let Some(address) = config.listen {
@@ -99,7 +104,12 @@ pub async fn run(
             .await
             .map_err(|source| AgentError::Listen { address, source })?;
         let name = &config.identity.name;
-        let tls = serve::server_config(name, config.host_ips(), &config.client_ca)?;
+        let tls = serve::server_config(
+            name,
+            config.host_ips(),
+            &config.client_ca,
+            config.serving.as_ref(),
+        )?;
         let server = Arc::new(Server {
             inputs: inputs.clone(),
             access: Access::new(client.clone(), name),
@@ -164,6 +174,7 @@ fn start_heartbeats(
         own: config.identity.name.clone(),
         fixed: !config.pod_ranges.is_empty(),
         routes: config.routes,
+        cluster: config.cluster_ranges.clone(),
         runtime: runtime.clone(),
         trouble,
         pool,
@@ -179,6 +190,8 @@ struct Places {
     /// Somebody gave us ranges at start.
     fixed: bool,
     routes: bool,
+    /// Where all pods are.
+    cluster: Vec<Prefix>,
     runtime: Arc<dyn Runtime>,
     trouble: watch::Sender<Option<String>>,
     pool: watch::Sender<String>,
@@ -187,20 +200,26 @@ struct Places {
 impl Places {
     async fn follow(self, client: Client) {
         let mut nodes = Watcher::<Node>::new(client, Scope::all(Resource::NODES));
-        let mut neighbours = Neighbours::default();
+        let mut neighbours = Neighbours::new(&self.own, &self.cluster);
+        let keeps_routes = self.routes && !self.cluster.is_empty();
+        if self.routes && !keeps_routes {
+            tracing::warn!("without --cluster-cidr there are no routes to the pods of other nodes");
+        }
         let mut ranges = Vec::new();
         let mut synced = false;
         loop {
             match nodes.next().await {
                 Event::Init => synced = false,
                 Event::Synced(_) => synced = true,
-                Event::Applied { key, object, .. } if key.name() == self.own => {
-                    self.see_own(&object, &mut ranges);
+                Event::Applied { key, object, .. } => {
+                    if key.name() == self.own {
+                        self.see_own(&object, &mut ranges);
+                    }
+                    neighbours.see(key.name(), Some(&object));
                 }
-                Event::Applied { key, object, .. } => neighbours.see(key.name(), Some(&object)),
                 Event::Deleted { key, .. } => neighbours.see(key.name(), None),
             }
-            if synced && self.routes {
+            if synced && keeps_routes {
                 neighbours.apply();
             }
         }

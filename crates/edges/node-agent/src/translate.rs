@@ -3,13 +3,14 @@
 //! References are resolved here, once: environment, volumes, users and limits leave as plain values.
 
 use crate::objects::Objects;
+use crate::security;
 use crate::volumes::{volume_name, volume_source};
-use pointsman_model::{Labels, Quantity};
+use pointsman_model::Labels;
 use pointsman_objects::pod_manifest::{Container, PodManifest, UserIds, VolumeMount, expand};
 use pointsman_pod_lifecycle::env::{self, Sources};
 use pointsman_runtime::{
-    ContainerId, ContainerName, ContainerSpec, HostAlias, Limits, MountSpec, Network, PodUid, SandboxSpec,
-    User, VolumeSpec,
+    ContainerId, ContainerName, ContainerSpec, HostAlias, MountSpec, Network, PodUid, SandboxSpec, User,
+    VolumeSpec,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -112,7 +113,7 @@ pub fn sandbox(place: &Place<'_>, objects: &Objects) -> Result<SandboxSpec, Refu
         host_aliases: aliases.collect(),
         resolv_conf: resolv_conf(place.pod),
         volumes,
-        volume_group: spec.security_context.fs_group.and_then(id),
+        volume_group: spec.security_context.fs_group.map(id).transpose()?,
         labels: BTreeMap::new(),
     })
 }
@@ -140,9 +141,9 @@ fn resolv_conf(pod: &PodManifest) -> Option<String> {
     Some(lines.join("\n") + "\n")
 }
 
-/// A number of a user or group, if it can be one.
-fn id(number: i64) -> Option<u32> {
-    u32::try_from(number).ok()
+/// A number of a user or group. One that cannot be is no reason to run as root.
+fn id(number: i64) -> Result<u32, Refused> {
+    u32::try_from(number).map_err(|_| config_error(format!("{number} cannot be a user or group")))
 }
 
 /// The id of one run.
@@ -177,7 +178,6 @@ pub fn container(
             message: format!("container {name:?} has no command, and the host's files have no default one"),
         });
     }
-    let limit = |name: &str| container.resources.limits.get(name).copied();
     let mounts = container.volume_mounts.iter().map(|mount| mounted(mount, lookup));
     Ok(ContainerSpec {
         id: container_id(&pod.metadata.uid, name, run)?,
@@ -186,11 +186,8 @@ pub fn container(
         working_dir: path(&container.working_dir),
         user,
         mounts: mounts.collect::<Result<_, _>>()?,
-        limits: Limits {
-            cpu_millis: limit("cpu").and_then(Quantity::to_millis),
-            memory_bytes: limit("memory").and_then(Quantity::to_units),
-        },
-        no_new_privileges: container.security_context.allow_privilege_escalation == Some(false),
+        limits: security::limits(container)?,
+        security: security::security(pod, container)?,
         termination_message: path(&container.termination_message_path),
         labels: BTreeMap::new(),
         env: env.into_iter().collect(),
@@ -224,16 +221,16 @@ fn environment(
 
 fn user(pod: &PodManifest, container: &Container) -> Result<User, Refused> {
     let (shared, own) = (&pod.spec.security_context, container.security_context.user);
-    let number = |of: fn(&UserIds) -> Option<i64>| of(&own).and_then(id).or(of(&shared.user).and_then(id));
-    let uid = number(|ids| ids.run_as_user).unwrap_or(0);
+    let number = |of: fn(&UserIds) -> Option<i64>| id(of(&own).or(of(&shared.user)).unwrap_or(0));
+    let uid = number(|ids| ids.run_as_user)?;
     if own.run_as_non_root.or(shared.user.run_as_non_root) == Some(true) && uid == 0 {
         return Err(config_error("container has runAsNonRoot and would run as root"));
     }
     let groups = shared.supplemental_groups.iter().copied().chain(shared.fs_group);
-    let groups: BTreeSet<u32> = groups.filter_map(id).collect();
+    let groups: BTreeSet<u32> = groups.map(id).collect::<Result<_, _>>()?;
     Ok(User {
         uid,
-        gid: number(|ids| ids.run_as_group).unwrap_or(0),
+        gid: number(|ids| ids.run_as_group)?,
         groups: groups.into_iter().collect(),
     })
 }
@@ -311,7 +308,7 @@ mod tests {
         assert_eq!(spec.limits.cpu_millis, Some(250));
         assert_eq!((spec.user.uid, spec.user.gid), (1000, 5));
         assert_eq!(spec.user.groups, [7]);
-        assert!(spec.no_new_privileges && spec.mounts[0].read_only);
+        assert!(spec.security.no_new_privileges && spec.mounts[0].read_only);
     }
 
     #[test]
@@ -357,5 +354,7 @@ mod tests {
         assert_eq!(refused(&pod).reason, "CreateContainerError");
         pod["spec"]["containers"][0]["securityContext"] = json!({"runAsUser": 0, "runAsNonRoot": true});
         assert_eq!(refused(&pod).reason, "CreateContainerConfigError");
+        pod["spec"]["containers"][0]["securityContext"] = json!({"runAsUser": -1});
+        assert_eq!(refused(&pod).message, "-1 cannot be a user or group");
     }
 }

@@ -45,6 +45,12 @@ pub(crate) fn volume_source(
 ) -> Result<VolumeSource, Refused> {
     let (sources, mode) = match &volume.kind {
         VolumeKind::EmptyDir(scratch) => {
+            if scratch.size_limit.is_some() && scratch.medium != "Memory" {
+                let name = &volume.name;
+                return Err(config_error(format!(
+                    "sizeLimit of volume {name:?} cannot be enforced on a disk; medium: Memory can"
+                )));
+            }
             return Ok(VolumeSource::Scratch {
                 medium: match scratch.medium.as_str() {
                     "Memory" => Medium::Memory,

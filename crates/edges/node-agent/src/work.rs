@@ -15,6 +15,7 @@ use pointsman_api_client::{ApiError, Client};
 use pointsman_objects::pod_manifest::{Container, Exec, Hook, HttpGet, PodManifest};
 use pointsman_pod_lifecycle::env::{self, Holder};
 use pointsman_pod_lifecycle::{Action, Cause, ContainerFact, Exit, Fact};
+use pointsman_runtime::process::Abilities;
 use pointsman_runtime::{
     ContainerSpec, ContainerState, ContainerStatus, ExecEnd, ExecRequest, ExitCause, FileSet, PodUid,
     Runtime, RuntimeError, SandboxSpec, Signal, VolumeName, VolumeSource,
@@ -40,6 +41,8 @@ pub(crate) struct Tools {
     pub(crate) client: Client,
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) gate: Option<Gate>,
+    /// Set if limits that the runtime cannot enforce are left out with a warning.
+    pub(crate) lenient: Option<Abilities>,
     pub(crate) host_ips: Arc<[IpAddr]>,
     pub(crate) metrics: Metrics,
     pub(crate) inputs: mpsc::UnboundedSender<Input>,
@@ -170,10 +173,11 @@ impl Tools {
             reason: reason.into(),
             message,
         };
-        let spec = match self.container_spec(job, container, run).await {
+        let mut spec = match self.container_spec(job, container, run).await {
             Ok(spec) => spec,
             Err(Refused { reason, message }) => return refused(reason, message),
         };
+        self.leave_out_limits(job, container, &mut spec);
         self.forget_old_run(job, container, run).await;
         match self.timed("start_container", job, self.runtime.start(spec)).await {
             Ok(state) => self.started(job, container, run, state),
@@ -183,6 +187,26 @@ impl Tools {
                 message,
             },
             Err(error) => refused("CreateContainerError", chain(&error)),
+        }
+    }
+
+    /// Where that is allowed, leaves out limits that would be refused, and says so.
+    fn leave_out_limits(&self, job: &Job, container: &str, spec: &mut ContainerSpec) {
+        let Some(abilities) = self.lenient else { return };
+        for resource in abilities.unenforceable(spec.limits) {
+            match resource {
+                "cpu" => spec.limits.cpu_millis = None,
+                _ => spec.limits.memory_bytes = None,
+            }
+            let message = format!(
+                "Container {container} runs without its {resource} limit: this node has no {resource} controller of cgroups"
+            );
+            let uid = job.uid.clone();
+            let _ = self.inputs.send(Input::Warning {
+                uid,
+                reason: "LimitNotEnforced",
+                message,
+            });
         }
     }
 

@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A cgroup of version 2.
+/// A cgroup of version 2; one of version 1 can be joined and limited, not killed.
 #[derive(Debug)]
 pub struct Cgroup {
     directory: File,
@@ -63,7 +63,11 @@ impl Cgroup {
 
     /// How many processes the kernel killed here for want of memory; 0 if memory is not limited.
     pub fn memory_kills(&self) -> u64 {
-        let events = self.read("memory.events").unwrap_or_default();
+        // Version 1 has the same line in another file.
+        let events = self
+            .read("memory.events")
+            .or_else(|_| self.read("memory.oom_control"));
+        let events = events.unwrap_or_default();
         let mut kills = events.lines().filter_map(|line| line.strip_prefix("oom_kill "));
         kills.next().and_then(|count| count.parse().ok()).unwrap_or(0)
     }

@@ -16,6 +16,7 @@ pub mod image;
 pub mod process;
 pub mod range;
 pub mod runtime;
+pub mod security;
 pub mod shim;
 pub mod spec;
 pub mod state;
@@ -24,6 +25,7 @@ pub use error::{Refusal, RuntimeError, StartFailure};
 pub use id::{BadId, ContainerId, ContainerName, PodUid, VolumeName};
 pub use range::{AddressRange, ParseRangeError};
 pub use runtime::{Events, Pending, Runtime};
+pub use security::{Capabilities, CapabilitySet, Security, SystemCalls};
 pub use spec::{
     ContainerSpec, ExecRequest, FileContent, FileSet, HostAlias, Limits, Medium, MountSpec, Network,
     SandboxSpec, Signal, User, VolumeSource, VolumeSpec,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ContainerId, PodUid, VolumeName};
+use crate::{ContainerId, PodUid, Security, VolumeName};
 
 /// Everything the containers of a pod share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,8 +119,8 @@ pub struct ContainerSpec {
     pub mounts: Vec<MountSpec>,
     /// What it may use.
     pub limits: Limits,
-    /// Whether the program may gain no privilege by set-user-id files.
-    pub no_new_privileges: bool,
+    /// What it is kept from.
+    pub security: Security,
     /// A file the program may write its termination message to; the runtime mounts it and reads it after the exit.
     pub termination_message: Option<PathBuf>,
     /// Opaque to the runtime; [`crate::Runtime::list`] returns it.
@@ -151,7 +151,8 @@ pub struct MountSpec {
     pub read_only: bool,
 }
 
-/// What a container may use; enforced where the kernel offers it to us.
+/// What a container may use. A limit that cannot be enforced is refused, unless the runtime's configuration says
+/// otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Thousandths of a core.

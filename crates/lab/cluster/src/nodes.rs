@@ -3,10 +3,11 @@
 use super::plan::{NodePlan, Plan};
 use super::supervise::{Spec, Supervisor};
 use crate::plain_http;
+use crate::up::absolute;
 use anyhow::Context;
 use pointsman_api_client::{Client, Resource};
 use pointsman_api_server::auth::kubeconfig;
-use pointsman_api_server::auth::pki::{Identity, Pki};
+use pointsman_api_server::auth::pki::{CertifiedPair, Identity, Pki};
 use pointsman_fabric::Netns;
 use pointsman_objects::Node;
 use pointsman_objects::names::{NOT_READY_TAINT, UNREACHABLE_TAINT};
@@ -26,7 +27,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The files that programs on nodes need.
 pub struct Credentials {
     proxy: PathBuf,
-    agents: BTreeMap<String, PathBuf>,
+    agents: BTreeMap<String, Agent>,
+}
+
+/// The files of one agent.
+struct Agent {
+    kubeconfig: PathBuf,
+    /// What its own server shows.
+    serving: CertifiedPair,
 }
 
 impl Credentials {
@@ -41,8 +49,9 @@ impl Credentials {
         write_secret(&proxy, &text).with_context(|| format!("writing {}", proxy.display()))?;
         let mut agents = BTreeMap::new();
         for node in plan.nodes() {
-            let path = kubeconfig::write_node(&pki, data_dir, &node.name, server, pki.ca_pem(), now)?;
-            agents.insert(node.name, path);
+            let kubeconfig = kubeconfig::write_node(&pki, data_dir, &node.name, server, pki.ca_pem(), now)?;
+            let serving = pki.node_serving(&node.name, &[node.address.into()], now)?;
+            agents.insert(node.name, Agent { kubeconfig, serving });
         }
         Ok(Self { proxy, agents })
     }
@@ -62,14 +71,14 @@ pub fn start(
     supervisor: &mut Supervisor,
 ) -> anyhow::Result<()> {
     let namespace = Netns::named(&node.namespace)?;
-    let kubeconfig = credentials.agents.get(&node.name);
-    let kubeconfig = kubeconfig.with_context(|| format!("{} has no kubeconfig", node.name))?;
+    let agent = credentials.agents.get(&node.name);
+    let agent = agent.with_context(|| format!("{} has no kubeconfig", node.name))?;
     let roles = [
         (
             "proxy",
             proxy_arguments(plan, node, &credentials.proxy, &settings.proxy_mode),
         ),
-        ("node", agent_arguments(node, kubeconfig, settings)),
+        ("node", agent_arguments(plan, node, agent, settings)),
     ];
     for (role, arguments) in roles {
         let (namespace, program) = (namespace.clone(), settings.program.clone());
@@ -98,6 +107,8 @@ pub struct Settings {
     pub roots: PathBuf,
     /// Where agents ask whether a pod may be stopped.
     pub gate: Option<SocketAddr>,
+    /// Whether containers are refused whose limits cannot be enforced.
+    pub enforce_limits: bool,
     /// How long the leases of nodes last.
     pub lease_seconds: u32,
     /// How often agents report.
@@ -182,12 +193,18 @@ pub fn root_dir(data_dir: &Path, node: &str) -> PathBuf {
     data_dir.join("nodes").join(node)
 }
 
-fn agent_arguments(node: &NodePlan, kubeconfig: &Path, settings: &Settings) -> Vec<OsString> {
+fn agent_arguments(plan: &Plan, node: &NodePlan, agent: &Agent, settings: &Settings) -> Vec<OsString> {
     let mut arguments = vec![
         format!("--node-name={}", node.name).into(),
         format!("--node-ip={}", node.address).into(),
         "--kubeconfig".into(),
-        kubeconfig.into(),
+        absolute(&agent.kubeconfig).into(),
+        "--tls-cert-file".into(),
+        absolute(&agent.serving.certificate_path).into(),
+        "--tls-private-key-file".into(),
+        absolute(&agent.serving.key_path).into(),
+        format!("--cluster-cidr={}", plan.pod_range()).into(),
+        format!("--enforce-limits={}", settings.enforce_limits).into(),
         "--root-dir".into(),
         settings.roots.join(&node.name).into(),
         format!("--node-lease-duration-seconds={}", settings.lease_seconds).into(),

@@ -100,6 +100,8 @@ pub async fn start_nodes(
         proxy_mode: config.proxy_mode.as_str().to_owned(),
         roots: data_dir.join("nodes"),
         gate,
+        // Without root there are no cgroups, and a cluster to try things on is better than none.
+        enforce_limits: config.inside.is_none(),
         lease_seconds: config.node_lease_duration_seconds,
         report_every: config.is_impatient().then_some(IMPATIENT_REPORTS),
     };

@@ -5,7 +5,7 @@
 use super::network::route_pods;
 use super::plan::Plan;
 use pointsman_api_client::{Client, Event, Resource, Scope, Watcher};
-use pointsman_fabric::Prefix;
+use pointsman_fabric::{Claim, Prefix, settle};
 use pointsman_objects::Node;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,13 +15,13 @@ type Routes = Vec<(Prefix, IpAddr)>;
 /// Keeps the fabric's routes to pods right, for ever.
 pub async fn keep(client: Client, plan: Plan) {
     let mut watcher = Watcher::<Node>::new(client, Scope::all(Resource::NODES));
-    let mut nodes: BTreeMap<String, Routes> = BTreeMap::new();
+    let mut nodes: BTreeMap<String, Node> = BTreeMap::new();
     let mut is_complete = false;
     loop {
         match watcher.next().await {
             Event::Init => is_complete = false,
             Event::Applied { key, object, .. } => {
-                nodes.insert(key.name().to_owned(), routes_of(&object));
+                nodes.insert(key.name().to_owned(), object);
             }
             Event::Deleted { key, .. } => drop(nodes.remove(key.name())),
             Event::Synced(_) => is_complete = true,
@@ -29,7 +29,7 @@ pub async fn keep(client: Client, plan: Plan) {
         if !is_complete {
             continue;
         }
-        let wanted: Routes = nodes.values().flatten().copied().collect();
+        let wanted = routes(&nodes, plan.pod_range());
         let plan = plan.clone();
         // Entering a namespace takes a thread of its own.
         let written = tokio::task::spawn_blocking(move || route_pods(&plan, &wanted)).await;
@@ -39,16 +39,27 @@ pub async fn keep(client: Client, plan: Plan) {
     }
 }
 
-fn routes_of(node: &Node) -> Routes {
-    let Some(address) = node.internal_addresses().next() else {
-        return Vec::new();
+/// Ranges inside of the cluster's by the addresses of their nodes, of which the older come first; agents decide alike.
+fn routes(nodes: &BTreeMap<String, Node>, cluster: Prefix) -> Routes {
+    let mut sorted: Vec<_> = nodes.iter().collect();
+    sorted.sort_by_key(|(name, node)| (node.metadata.created.is_none(), node.metadata.created, *name));
+    let claims = sorted.into_iter().flat_map(|(name, node)| {
+        let ranges = node
+            .pod_cidrs
+            .iter()
+            .filter_map(|range| range.parse::<Prefix>().ok());
+        ranges.map(|range| Claim {
+            holder: name.clone(),
+            range: range.network(),
+        })
+    });
+    let (believed, _) = settle(claims.collect(), &[cluster]);
+    let route = |claim: &Claim| {
+        let mut addresses = nodes.get(&claim.holder)?.internal_addresses();
+        let same = |address: &IpAddr| address.is_ipv4() == claim.range.address().is_ipv4();
+        Some((claim.range, addresses.find(same)?))
     };
-    let ranges = node.pod_cidrs.iter();
-    ranges
-        .filter_map(|range| range.parse::<Prefix>().ok())
-        .filter(|range| range.address().is_ipv4() == address.is_ipv4())
-        .map(|range| (range, address))
-        .collect()
+    believed.iter().filter_map(route).collect()
 }
 
 #[cfg(test)]
@@ -56,21 +67,39 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn routes(node: Value) -> Routes {
-        routes_of(&serde_json::from_value(node).unwrap())
+    fn node(ranges: &[&str], address: &str, created: &str) -> Node {
+        let node: Value = json!({
+            "metadata": {"creationTimestamp": created},
+            "spec": {"podCIDRs": ranges},
+            "status": {"addresses": [
+                {"type": "Hostname", "address": "n"},
+                {"type": "InternalIP", "address": address},
+            ]},
+        });
+        serde_json::from_value(node).unwrap()
     }
 
     #[test]
-    fn a_nodes_ranges_lead_to_its_internal_address_of_the_same_family() {
-        let node = json!({
-            "spec": {"podCIDRs": ["10.1.1.0/24", "fd00::/64", "nonsense"]},
-            "status": {"addresses": [
-                {"type": "Hostname", "address": "n1"},
-                {"type": "InternalIP", "address": "10.0.0.11"},
-            ]},
-        });
+    fn ranges_of_the_cluster_lead_to_the_oldest_node_that_has_them() {
+        let nodes = BTreeMap::from([
+            (
+                "n1".to_owned(),
+                node(
+                    &["10.1.1.0/24", "fd00::/64", "nonsense"],
+                    "10.0.0.11",
+                    "2026-01-01T00:00:00Z",
+                ),
+            ),
+            (
+                "a".to_owned(),
+                node(
+                    &["0.0.0.0/0", "10.0.0.0/24", "10.1.1.0/24"],
+                    "10.0.0.66",
+                    "2026-01-02T00:00:00Z",
+                ),
+            ),
+        ]);
         let expected: Routes = vec![("10.1.1.0/24".parse().unwrap(), "10.0.0.11".parse().unwrap())];
-        assert_eq!(routes(node), expected);
-        assert_eq!(routes(json!({"spec": {"podCIDRs": ["10.1.1.0/24"]}})), Vec::new());
+        assert_eq!(routes(&nodes, "10.1.0.0/16".parse().unwrap()), expected);
     }
 }

@@ -55,6 +55,8 @@ pub struct Config {
     pub tls_files: Option<(PathBuf, PathBuf)>,
     /// Another authority whose client certificates are believed.
     pub client_ca_file: Option<PathBuf>,
+    /// Whose certificates node agents show; the cluster's own authority if absent.
+    pub kubelet_certificate_authority: Option<PathBuf>,
     /// At most so many reads at once.
     pub max_requests_inflight: usize,
     /// At most so many writes at once.

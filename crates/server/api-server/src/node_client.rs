@@ -1,19 +1,17 @@
 //! How does the server ask a node's agent for something?
 //!
-//! Over HTTPS to the address and port that the Node's status names, with a client certificate that the
-//! agent believes. The agent's own certificate is not checked: agents make one at every start, as
-//! kubelets do, and kube-apiserver does not check it either unless it is given an authority for them.
+//! Over HTTPS to the address and port that the Node's status names. The agent has to show a certificate for that
+//! address by the cluster's authority, or by the one of `--kubelet-certificate-authority`. The server shows a client
+//! certificate whose user has no rights but those that the agents' answers need (`system:kubelet-api-admin`).
 
 use crate::auth::pki::Identity;
 use http::Response;
 use pointsman_http::{ClientError, Incoming, Target};
 use pointsman_rules::ApiError;
 use pointsman_rules::value::{int_at, list_at, str_at};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -22,12 +20,14 @@ use std::time::Duration;
 
 /// The files of the client certificate, without their endings.
 pub const STEM: &str = "apiserver-kubelet-client";
+/// Whom agents know the server as.
+pub const USER: &str = "kube-apiserver-kubelet-client";
 /// How long a node may take until the head of its answer.
 const ANSWER: Duration = Duration::from_secs(30);
 
 /// Who the server is to nodes.
 pub fn identity() -> Identity {
-    Identity::new("kube-apiserver-kubelet-client", &["system:masters"])
+    Identity::new(USER, &[])
 }
 
 /// Where an agent listens, as its Node says.
@@ -43,12 +43,17 @@ pub fn endpoint(node: &Value) -> Option<SocketAddr> {
 #[derive(Clone, Debug)]
 pub struct NodeClient {
     pki: PathBuf,
+    authority: PathBuf,
 }
 
 impl NodeClient {
-    /// A client whose certificate is kept in this directory.
-    pub fn new(pki: &Path) -> Self {
-        Self { pki: pki.to_owned() }
+    /// A client whose certificate is kept in this directory. The certificates of agents are by the authority there,
+    /// or by another one.
+    pub fn new(pki: &Path, authority: Option<&Path>) -> Self {
+        Self {
+            pki: pki.to_owned(),
+            authority: authority.map_or_else(|| pki.join("ca.crt"), Path::to_owned),
+        }
     }
 
     /// Gets a path; the body of the answer may go on for as long as it likes.
@@ -71,51 +76,15 @@ impl NodeClient {
         let path = |ending: &str| self.pki.join(format!("{STEM}.{ending}"));
         let chain = CertificateDer::pem_file_iter(path("crt"))?.collect::<Result<Vec<_>, _>>()?;
         let key = PrivateKeyDer::from_pem_file(path("key"))?;
+        let mut roots = RootCertStore::empty();
+        for authority in CertificateDer::pem_file_iter(&self.authority)? {
+            roots.add(authority?)?;
+        }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        Ok(ClientConfig::builder_with_provider(provider.clone())
+        Ok(ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(AnyServer(provider)))
+            .with_root_certificates(roots)
             .with_client_auth_cert(chain, key)?)
-    }
-}
-
-/// Accepts every certificate whose key the server holds.
-#[derive(Debug)]
-struct AnyServer(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AnyServer {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
     }
 }
 

@@ -226,7 +226,10 @@ fn assemble(config: &Config, store: Arc<dyn Store>) -> Result<(Arc<Server>, Arc<
         work: Lanes::default(),
         metrics,
         audit,
-        nodes: NodeClient::new(&config.data_dir.join("pki")),
+        nodes: NodeClient::new(
+            &config.data_dir.join("pki"),
+            config.kubelet_certificate_authority.as_deref(),
+        ),
         bootstrapped: AtomicBool::new(false),
         stop: watch::Sender::new(false),
         ended: watch::Sender::new(None),

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Limits, User};
+use crate::{Limits, Security, User};
 
 fn sandbox(uid: &str) -> SandboxSpec {
     SandboxSpec {
@@ -30,7 +30,7 @@ fn container(uid: &str, name: &str) -> ContainerSpec {
         user: User::default(),
         mounts: Vec::new(),
         limits: Limits::default(),
-        no_new_privileges: false,
+        security: Security::default(),
         termination_message: None,
         labels: BTreeMap::new(),
     }

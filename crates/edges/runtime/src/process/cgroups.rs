@@ -5,8 +5,8 @@
 //! MOUNT/pointsman-TAG/podUID/NAME-ATTEMPT     a container; commands run in it are in exec0, exec1, ...
 //! ```
 //!
-//! Limits need the controllers of version 2. Where the host gave them to version 1, groups are still made,
-//! for killing, and limits are not enforced.
+//! Limits need the controllers. Where the host gave them to version 1, a container with a limit has a group of the same
+//! name there besides; where they are not to be had, the limit is refused ([`super::abilities`]).
 
 use std::fs;
 use std::io;
@@ -29,17 +29,30 @@ const EMPTY_WAIT: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 pub struct Cgroups {
     base: PathBuf,
+    cpu: Controller,
+    memory: Controller,
+}
+
+/// Where a limit is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Controller {
+    /// Into the container's own group.
+    Unified,
+    /// Into a group of version 1 below this one.
+    Legacy(PathBuf),
+    /// Nowhere.
+    Absent,
 }
 
 impl Cgroups {
     /// Finds where version 2 is mounted, or mounts it in `own_mount`, and makes a group for this runtime.
     pub fn open(own_mount: &Path, tag: &str) -> io::Result<Self> {
-        let mountinfo = fs::read_to_string("/proc/self/mountinfo")?;
-        let mounted = mounts::parse(&mountinfo)
-            .into_iter()
+        let mounts = mounts::parse(&fs::read_to_string("/proc/self/mountinfo")?);
+        let mounted = mounts
+            .iter()
             .find(|mount| mount.kind == "cgroup2" && !mount.read_only);
         let root = match mounted {
-            Some(mount) => mount.point,
+            Some(mount) => mount.point.clone(),
             None => {
                 fs::create_dir_all(own_mount)?;
                 mount("cgroup2", own_mount, "cgroup2", MountFlags::empty(), None)?;
@@ -47,13 +60,43 @@ impl Cgroups {
             }
         };
         hand_down(&root);
-        let groups = Self {
-            base: root.join(format!("pointsman-{tag}")),
-        };
+        let name = format!("pointsman-{tag}");
+        let base = root.join(&name);
         // Whether we may make groups is known when we have made one.
-        make(&groups.base)?;
+        make(&base)?;
+        let offered = fs::read_to_string(base.join("cgroup.controllers")).unwrap_or_default();
+        let controller = |wanted: &str| {
+            if offered.split_whitespace().any(|offered| offered == wanted) {
+                return Controller::Unified;
+            }
+            let mut legacy = mounts
+                .iter()
+                .filter(|mount| mount.kind == "cgroup" && !mount.read_only);
+            let found = legacy.find(|mount| mount.has_option(wanted));
+            let group = found.map(|mount| mount.point.join(&name));
+            let can_make = |group: &PathBuf| make(group).and_then(|()| fs::remove_dir(group)).is_ok();
+            group
+                // One with pods of before in it can be made by us, or was.
+                .filter(|group| group.is_dir() || can_make(group))
+                .map_or(Controller::Absent, Controller::Legacy)
+        };
+        let groups = Self {
+            cpu: controller("cpu"),
+            memory: controller("memory"),
+            base,
+        };
         groups.remove_empty_base();
         Ok(groups)
+    }
+
+    /// Whether limits of CPU are enforced.
+    pub fn limits_cpu(&self) -> bool {
+        self.cpu != Controller::Absent
+    }
+
+    /// Whether limits of memory are enforced.
+    pub fn limits_memory(&self) -> bool {
+        self.memory != Controller::Absent
     }
 
     /// Makes the groups of a pod.
@@ -74,34 +117,92 @@ impl Cgroups {
         make(&group.join("shim"))
     }
 
-    /// Makes the group of a container and limits it, as far as the kernel lets us.
+    /// Makes the group of a container and limits it. A limit that cannot be written is an error.
     pub fn make_container(&self, id: &ContainerId, limits: Limits) -> io::Result<CgroupPaths> {
         let pod = self.pod(&id.pod);
         let container = pod.join(container_name(id));
         make(&container)?;
-        let group = Cgroup::open(&container)?;
-        if let Some(millis) = limits.cpu_millis {
-            // In 100 ms of time, as the kernel's default has it; it takes no less than 1 ms.
-            let quota = (millis * 100).max(1_000);
-            ignore_missing(group.write("cpu.max", &format!("{quota} 100000")))?;
-        }
-        if let Some(bytes) = limits.memory_bytes {
-            ignore_missing(group.write("memory.max", &bytes.to_string()))?;
-        }
-        Ok(CgroupPaths {
+        let mut paths = CgroupPaths {
             shim: pod.join("shim"),
             container,
-        })
+            limits: Vec::new(),
+        };
+        if let Some(millis) = limits.cpu_millis {
+            // In 100 ms of time, as the kernel's default has it; it takes no less than 1 ms.
+            let quota = (millis * 100).max(1_000).to_string();
+            match self.group(&self.cpu, id, &mut paths)? {
+                (group, true) => group.write("cpu.max", &format!("{quota} 100000"))?,
+                (group, false) => {
+                    group.write("cpu.cfs_period_us", "100000")?;
+                    group.write("cpu.cfs_quota_us", &quota)?;
+                }
+            }
+        }
+        if let Some(bytes) = limits.memory_bytes {
+            let bytes = bytes.to_string();
+            let (group, swap, none) = match self.group(&self.memory, id, &mut paths)? {
+                (group, true) => {
+                    group.write("memory.max", &bytes)?;
+                    (group, "memory.swap.max", "0")
+                }
+                (group, false) => {
+                    group.write("memory.limit_in_bytes", &bytes)?;
+                    (group, "memory.memsw.limit_in_bytes", bytes.as_str())
+                }
+            };
+            // A kernel that does not count swap has no such file.
+            match group.write(swap, none) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(paths)
+    }
+
+    /// The group that a controller limits a container in, and whether it is of version 2.
+    fn group(
+        &self,
+        controller: &Controller,
+        id: &ContainerId,
+        paths: &mut CgroupPaths,
+    ) -> io::Result<(Cgroup, bool)> {
+        match controller {
+            Controller::Unified => Ok((Cgroup::open(&paths.container)?, true)),
+            Controller::Legacy(base) => {
+                let group = base.join(pod_name(&id.pod)).join(container_name(id));
+                fs::create_dir_all(&group)?;
+                let opened = Cgroup::open(&group)?;
+                paths.limits.push(group);
+                Ok((opened, false))
+            }
+            Controller::Absent => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    fn legacy(&self) -> impl Iterator<Item = &PathBuf> {
+        [&self.cpu, &self.memory]
+            .into_iter()
+            .filter_map(|controller| match controller {
+                Controller::Legacy(base) => Some(base),
+                Controller::Unified | Controller::Absent => None,
+            })
     }
 
     /// Kills what is left in a container's group and removes it. What is missing is fine.
     pub fn remove_container(&self, id: &ContainerId) -> io::Result<()> {
-        remove(&self.pod(&id.pod).join(container_name(id)))
+        remove(&self.pod(&id.pod).join(container_name(id)))?;
+        for base in self.legacy() {
+            remove(&base.join(pod_name(&id.pod)).join(container_name(id)))?;
+        }
+        Ok(())
     }
 
     /// Kills what is left of a pod, shims included, and removes its groups. What is missing is fine.
     pub fn remove_pod(&self, pod: &PodUid) -> io::Result<()> {
         remove(&self.pod(pod))?;
+        for base in self.legacy() {
+            remove(&base.join(pod_name(pod)))?;
+        }
         self.remove_empty_base();
         Ok(())
     }
@@ -123,12 +224,18 @@ impl Cgroups {
 
     /// Removes the runtime's own group, if no pod is in it; the kernel refuses otherwise.
     pub fn remove_empty_base(&self) {
-        let _ = fs::remove_dir(&self.base);
+        for base in self.legacy().chain([&self.base]) {
+            let _ = fs::remove_dir(base);
+        }
     }
 
     fn pod(&self, pod: &PodUid) -> PathBuf {
-        self.base.join(format!("pod{pod}"))
+        self.base.join(pod_name(pod))
     }
+}
+
+fn pod_name(pod: &PodUid) -> String {
+    format!("pod{pod}")
 }
 
 fn container_name(id: &ContainerId) -> String {
@@ -154,20 +261,6 @@ fn hand_down(group: &Path) {
     for controller in ours {
         // Where processes are in the group itself this is refused; then there are no limits.
         let _ = group.write("cgroup.subtree_control", &format!("+{controller}"));
-    }
-}
-
-fn ignore_missing(outcome: io::Result<()>) -> io::Result<()> {
-    match outcome {
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
-            ) =>
-        {
-            Ok(())
-        }
-        outcome => outcome,
     }
 }
 

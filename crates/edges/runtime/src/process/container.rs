@@ -36,8 +36,8 @@ impl Inner {
         let Some(pod) = self.sandbox_record(&id.pod)? else {
             return Err(RuntimeError::NoSuchPod(id.pod.clone()));
         };
-        let plan = |cgroup| launch::plan(spec, &pod, &self.layout, self.defaults, cgroup);
-        let mut launch = plan(None)?;
+        let mut launch = launch::plan(spec, &pod, &self.layout, self.defaults)?;
+        self.abilities.check(spec)?;
         let directory = self.layout.container(id);
         fs::create_dir_all(&directory).map_err(failed)?;
         let Some(lock) = record::lock(&directory).map_err(failed)? else {

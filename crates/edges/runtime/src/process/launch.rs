@@ -9,7 +9,7 @@ use super::layout::Layout;
 use super::record::SandboxRecord;
 use crate::image::check_image;
 use crate::shim::child::DEFAULT_PATH;
-use crate::shim::protocol::{Bind, CgroupPaths, Launch, Root, file};
+use crate::shim::protocol::{Bind, Launch, Root, file};
 use crate::{ContainerSpec, Network, Refusal, RuntimeError, VolumeSource};
 
 /// What the runtime's configuration says about every container.
@@ -27,7 +27,6 @@ pub fn plan(
     pod: &SandboxRecord,
     layout: &Layout,
     defaults: Defaults,
-    cgroup: Option<CgroupPaths>,
 ) -> Result<Launch, RuntimeError> {
     check_image(&spec.image)?;
     if spec.command.is_empty() {
@@ -59,10 +58,10 @@ pub fn plan(
         env: environment(spec, &pod.spec.hostname),
         working_dir: working_dir(spec)?,
         user: spec.user.clone(),
-        no_new_privileges: spec.no_new_privileges,
+        security: spec.security,
         hostname: has_own_network.then(|| pod.spec.hostname.clone()),
         netns: has_own_network.then(|| pointsman_fabric::Netns::path_of(&layout.netns(&spec.id.pod))),
-        cgroup,
+        cgroup: None,
         binds: binds(spec, pod, layout)?,
         root: defaults.root,
         shares: Vec::new(),

@@ -5,6 +5,7 @@
 //! directory finds what an earlier one left there, kills nothing that runs, and removes what a crash left
 //! half made.
 
+mod abilities;
 pub mod addresses;
 mod cgroups;
 mod container;
@@ -34,6 +35,7 @@ use crate::{
     AddressRange, ContainerId, ContainerSpec, ContainerState, Events, ExecOutcome, ExecRequest, Exit,
     FileSet, Pending, PodState, PodUid, Runtime, RuntimeError, Sandbox, SandboxSpec, Signal, VolumeName,
 };
+pub use abilities::Abilities;
 use addresses::Addresses;
 use cgroups::Cgroups;
 use launch::Defaults;
@@ -94,20 +96,12 @@ struct Inner {
     cgroups: Option<Cgroups>,
     node: Netns,
     defaults: Defaults,
+    abilities: Abilities,
     shares: Shares,
     addresses: Mutex<Addresses>,
     table: Table,
     /// Closed when the runtime is dropped.
     open: watch::Sender<()>,
-}
-
-/// What a runtime found it can use here; for the agent to log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Abilities {
-    /// Whether containers have a layer of their own over the host's files.
-    pub has_layers: bool,
-    /// Whether whole containers are killed by their cgroup.
-    pub has_cgroups: bool,
 }
 
 impl ProcessRuntime {
@@ -122,10 +116,7 @@ impl ProcessRuntime {
 
     /// What could be had here.
     pub fn abilities(&self) -> Abilities {
-        Abilities {
-            has_layers: matches!(self.inner.defaults.root, Root::Layer { .. }),
-            has_cgroups: self.inner.cgroups.is_some(),
-        }
+        self.inner.abilities
     }
 
     /// Removes what a runtime without pods has in the kernel. The root directory stays.
@@ -160,6 +151,14 @@ impl Inner {
         let addresses = Addresses::open(layout.addresses(), |pod| pods.binary_search(pod).is_ok())
             .map_err(failed("read the addresses in use"))?;
         Ok(Arc::new(Self {
+            abilities: Abilities {
+                has_layers: matches!(root, Root::Layer { .. }),
+                has_cgroups: cgroups.is_some(),
+                limits_cpu: cgroups.as_ref().is_some_and(Cgroups::limits_cpu),
+                limits_memory: cgroups.as_ref().is_some_and(Cgroups::limits_memory),
+                filters_system_calls: crate::shim::seccomp::is_possible(),
+                capabilities: crate::shim::child::capabilities_here(),
+            },
             defaults: Defaults {
                 root,
                 log_limit: config.log_limit,

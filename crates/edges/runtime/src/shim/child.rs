@@ -10,10 +10,11 @@ use std::process::{Command, Stdio};
 use rustix::fs::Access;
 use rustix::io::Errno;
 use rustix::process::{Gid, Signal, Uid};
-use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use rustix::thread::{self, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 use super::failure::Failure;
-use crate::{StartFailure, User};
+use super::seccomp::Filter;
+use crate::{CapabilitySet, Security, StartFailure, SystemCalls, User};
 
 /// Where programs are looked for if the environment does not say.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -29,10 +30,10 @@ pub struct Program<'a> {
     pub working_dir: &'a Path,
     /// Who it runs as.
     pub user: &'a User,
-    /// Whether set-user-id files give it nothing.
-    pub no_new_privileges: bool,
-    /// The `cgroup.procs` of the group it joins.
-    pub members: Option<File>,
+    /// What it is kept from.
+    pub security: &'a Security,
+    /// The `cgroup.procs` of the groups it joins.
+    pub members: Vec<File>,
     /// Where its output goes.
     pub stdout: OwnedFd,
     /// Where its errors go.
@@ -62,7 +63,7 @@ pub fn start(program: Program<'_>) -> Result<u32, Failure> {
         .stdin(Stdio::null())
         .stdout(program.stdout)
         .stderr(program.stderr);
-    let credentials = Credentials::new(program.user, program.no_new_privileges);
+    let credentials = Credentials::new(program.user, program.security);
     become_program(
         &mut command,
         program.members,
@@ -76,20 +77,15 @@ pub fn start(program: Program<'_>) -> Result<u32, Failure> {
 /// What the child does between fork and exec, in an order that matters: a process may join a cgroup and
 /// change its groups only while it is still root, and a change of user forgets the death signal.
 #[expect(unsafe_code, reason = "a closure between fork and exec must be safe there")]
-fn become_program(
-    command: &mut Command,
-    members: Option<File>,
-    credentials: Credentials,
-    directory: PathBuf,
-) {
+fn become_program(command: &mut Command, members: Vec<File>, credentials: Credentials, directory: PathBuf) {
     // A C string now, because nothing may be allocated then.
     let directory = std::ffi::CString::new(directory.into_os_string().into_encoded_bytes());
     let directory = directory.unwrap_or_else(|_| c"/".to_owned());
     let prepare = move || -> io::Result<()> {
         super::unblock_signals()?;
         rustix::process::setsid()?;
-        if let Some(mut members) = members.as_ref() {
-            members.write_all(b"0")?;
+        for mut group in &members {
+            group.write_all(b"0")?;
         }
         credentials.assume()?;
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -102,21 +98,48 @@ fn become_program(
     }
 }
 
-/// Who the program is.
+/// Who the program is, and what it is kept from.
 struct Credentials {
     uid: Uid,
     gid: Gid,
     groups: Vec<Gid>,
     no_new_privileges: bool,
+    /// Capabilities that nobody in the container ever gets again, one by one.
+    given_up: Vec<thread::CapabilitySet>,
+    /// Those that the program has.
+    held: thread::CapabilitySet,
+    /// Those of them that it has without being root, one by one.
+    ambient: Vec<thread::CapabilitySet>,
+    filter: Option<Filter>,
 }
 
 impl Credentials {
-    fn new(user: &User, no_new_privileges: bool) -> Self {
+    fn new(user: &User, security: &Security) -> Self {
+        let wanted = security.capabilities;
+        let bound = wanted.bound.within(capabilities_here());
+        // Root has all of them when it becomes the program; others would lose even those that were asked for.
+        let (held, ambient) = match user.uid {
+            0 => (bound, CapabilitySet::NONE),
+            _ => (wanted.asked.within(bound), wanted.asked.within(bound)),
+        };
+        let kernel = |set: CapabilitySet| thread::CapabilitySet::from_bits_retain(set.bits());
+        let single = |set: CapabilitySet| {
+            let bits = (0..u64::BITS).map(|number| 1 << number);
+            let bits = bits.filter(|bit| set.bits() & bit != 0);
+            bits.map(thread::CapabilitySet::from_bits_retain).collect()
+        };
         Self {
             uid: Uid::from_raw(user.uid),
             gid: Gid::from_raw(user.gid),
             groups: user.groups.iter().copied().map(Gid::from_raw).collect(),
-            no_new_privileges,
+            no_new_privileges: security.no_new_privileges,
+            given_up: single(bounding_set().without(wanted.bound)),
+            held: kernel(held),
+            ambient: single(ambient),
+            filter: match security.system_calls {
+                SystemCalls::All => None,
+                SystemCalls::Ordinary => Some(Filter::ordinary(bound)),
+            },
         }
     }
 
@@ -124,19 +147,53 @@ impl Credentials {
         (self.uid, self.gid) == (rustix::process::geteuid(), rustix::process::getegid())
     }
 
+    /// Every step needs what the next one gives away.
     fn assume(&self) -> io::Result<()> {
         match set_thread_groups(&self.groups) {
             // A user namespace with a single user fixes the groups; whoever stays who he is keeps them.
             Err(Errno::PERM) if self.is_ourselves() => {}
             changed => changed?,
         }
-        set_thread_res_gid(self.gid, self.gid, self.gid)?;
-        set_thread_res_uid(self.uid, self.uid, self.uid)?;
         if self.no_new_privileges {
-            rustix::thread::set_no_new_privs(true)?;
+            thread::set_no_new_privs(true)?;
+        }
+        if let Some(filter) = &self.filter {
+            filter.install()?;
+        }
+        for capability in &self.given_up {
+            thread::remove_capability_from_bounding_set(*capability)?;
+        }
+        set_thread_res_gid(self.gid, self.gid, self.gid)?;
+        thread::set_keep_capabilities(true)?;
+        set_thread_res_uid(self.uid, self.uid, self.uid)?;
+        let ambient = self.ambient.iter().copied().collect();
+        let sets = thread::CapabilitySets {
+            effective: self.held,
+            permitted: self.held,
+            inheritable: ambient,
+        };
+        thread::set_capabilities(None, sets)?;
+        for capability in &self.ambient {
+            thread::configure_capability_in_ambient_set(*capability, true)?;
         }
         Ok(())
     }
+}
+
+/// The capabilities that this process can give to others.
+pub fn capabilities_here() -> CapabilitySet {
+    let permitted = thread::capabilities(None).map_or(0, |sets| sets.permitted.bits());
+    bounding_set().within(CapabilitySet::from_bits(permitted))
+}
+
+fn bounding_set() -> CapabilitySet {
+    let bits = (0..u64::BITS).map(|number| 1_u64 << number);
+    let known = bits.filter(|bit| {
+        let one = thread::CapabilitySet::from_bits_retain(*bit);
+        // The kernel says no to numbers that it does not know.
+        thread::capability_is_in_bounding_set(one).unwrap_or(false)
+    });
+    CapabilitySet::from_bits(known.fold(0, |all, bit| all | bit))
 }
 
 /// Finds a program as `execvp` would, by the container's own `PATH`.

@@ -82,16 +82,24 @@ impl Exec {
     pub fn start(
         asked: &Asked,
         launch: &Launch,
-        container: Option<&Cgroup>,
+        groups: (Option<&Cgroup>, &[Cgroup]),
         slots: &mut Slots,
         now: Instant,
     ) -> Result<Self, Failure> {
+        let (container, limits) = groups;
         let setup = |error: std::io::Error| Failure::new(StartFailure::Setup, "preparing the command", error);
         let slot = container
             .map(|container| slots.take(container))
             .transpose()
             .map_err(setup)?;
         let (slot, members) = slot.unzip();
+        let limited = limits.iter().map(Cgroup::members);
+        let members = members
+            .into_iter()
+            .map(Ok)
+            .chain(limited)
+            .collect::<std::io::Result<_>>();
+        let members = members.map_err(setup)?;
         let started = spawn(asked, launch, members);
         if let (Err(_), Some(number)) = (&started, slot) {
             slots.give_back(number);
@@ -174,7 +182,7 @@ impl Exec {
     }
 }
 
-fn spawn(asked: &Asked, launch: &Launch, members: Option<File>) -> Result<(u32, File), Failure> {
+fn spawn(asked: &Asked, launch: &Launch, members: Vec<File>) -> Result<(u32, File), Failure> {
     let setup = |error: std::io::Error| Failure::new(StartFailure::Setup, "preparing the command", error);
     let (read, write): (OwnedFd, OwnedFd) = super::pipe(launch).map_err(setup)?;
     let stdout = write.try_clone().map_err(setup)?;
@@ -183,7 +191,7 @@ fn spawn(asked: &Asked, launch: &Launch, members: Option<File>) -> Result<(u32, 
         env: &launch.env,
         working_dir: &launch.working_dir,
         user: &launch.user,
-        no_new_privileges: launch.no_new_privileges,
+        security: &launch.security,
         members,
         stdout,
         stderr: write,

@@ -9,6 +9,7 @@
 //! ends, no process of the container is left and the end is on disk. Signals to the program go through
 //! the shim, which is its parent, so that they never reach a stranger with a recycled process id.
 
+pub mod binds;
 pub mod child;
 pub mod exec;
 pub mod failure;
@@ -16,6 +17,7 @@ pub mod log;
 pub mod mounts;
 pub mod protocol;
 pub mod root;
+pub mod seccomp;
 pub mod serve;
 
 use std::fs::File;
@@ -113,17 +115,22 @@ fn start(directory: &Path, lock: OwnedFd) -> Result<Shim, Failure> {
     let listener = listen(directory).map_err(setup("listening for the agent"))?;
     let signals = watch_children().map_err(setup("watching child processes"))?;
     let cgroup = join_cgroups(&launch).map_err(setup("joining the cgroup"))?;
+    let limits = open_limits(&launch).map_err(setup("opening the groups that limit it"))?;
     enter_namespaces(&launch)?;
     root::enter(&launch, directory)?;
     let (stdout, stdout_end) = pipe(&launch).map_err(setup("making a pipe"))?;
     let (stderr, stderr_end) = pipe(&launch).map_err(setup("making a pipe"))?;
-    let members = cgroup.as_ref().map(Cgroup::members).transpose();
+    let members = cgroup
+        .iter()
+        .chain(&limits)
+        .map(Cgroup::members)
+        .collect::<io::Result<_>>();
     let program = child::Program {
         command: &launch.command,
         env: &launch.env,
         working_dir: &launch.working_dir,
         user: &launch.user,
-        no_new_privileges: launch.no_new_privileges,
+        security: &launch.security,
         members: members.map_err(setup("joining the cgroup"))?,
         stdout: stdout_end,
         stderr: stderr_end,
@@ -143,6 +150,7 @@ fn start(directory: &Path, lock: OwnedFd) -> Result<Shim, Failure> {
         listener,
         signals,
         cgroup,
+        limits,
         log,
         outputs: [
             Output::new(Lines::new(Stream::Stdout), stdout),
@@ -195,6 +203,11 @@ fn join_cgroups(launch: &Launch) -> io::Result<Option<Cgroup>> {
     };
     Cgroup::open(&paths.shim)?.join()?;
     Cgroup::open(&paths.container).map(Some)
+}
+
+fn open_limits(launch: &Launch) -> io::Result<Vec<Cgroup>> {
+    let paths = launch.cgroup.iter().flat_map(|paths| &paths.limits);
+    paths.map(|path| Cgroup::open(path)).collect()
 }
 
 fn enter_namespaces(launch: &Launch) -> Result<(), Failure> {

@@ -16,6 +16,15 @@ pub struct HostMount {
     pub kind: String,
     /// Whether it cannot be written.
     pub read_only: bool,
+    /// The options of its file system.
+    pub options: String,
+}
+
+impl HostMount {
+    /// Whether its file system has an option of this name.
+    pub fn has_option(&self, name: &str) -> bool {
+        self.options.split(',').any(|option| option == name)
+    }
 }
 
 /// How a container gets a mount of the host.
@@ -81,6 +90,7 @@ fn parse_line(line: &str) -> Option<HostMount> {
         point: PathBuf::from(OsString::from_vec(unescape(point.as_bytes()))),
         kind,
         read_only: read_only(options) || read_only(of_file_system),
+        options: of_file_system.to_owned(),
     })
 }
 

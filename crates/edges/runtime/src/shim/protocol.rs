@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::mounts::Share;
-use crate::{ExecEnd, StartFailure, User};
+use crate::{ExecEnd, Security, StartFailure, User};
 
 /// Names of files in a container's directory.
 pub mod file {
@@ -44,8 +44,8 @@ pub struct Launch {
     pub working_dir: PathBuf,
     /// Who it runs as.
     pub user: User,
-    /// Whether set-user-id files give it nothing.
-    pub no_new_privileges: bool,
+    /// What it is kept from.
+    pub security: Security,
     /// What `hostname` says.
     pub hostname: Option<String>,
     /// The network namespace to enter.
@@ -73,6 +73,8 @@ pub struct CgroupPaths {
     pub shim: PathBuf,
     /// For the container.
     pub container: PathBuf,
+    /// Groups of version 1 that limit the container, where the host's controllers are there.
+    pub limits: Vec<PathBuf>,
 }
 
 /// A file or directory that appears in the container.

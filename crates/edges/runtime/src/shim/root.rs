@@ -8,28 +8,30 @@
 //! With [`Root::Host`], for kernels without overlay, the program sees the host's files themselves; volumes
 //! can then only be mounted on paths that exist.
 //!
+//! Volumes are hung up in it last ([`binds`]), when the host's tree cannot be reached any more.
+//!
 //! Everything happens in a mount namespace of the calling process, so that nothing is left when the last
 //! process of the container has gone.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Component, Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
+use std::path::Path;
 
-use rustix::fs::{Mode, OFlags, ResolveFlags};
-use rustix::io::Errno;
+use rustix::fs::{Mode, OFlags};
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive, mount_change,
     mount_remount, unmount,
 };
 
+use super::binds;
 use super::failure::Failure;
 use super::mounts::{self, Share};
-use super::protocol::{Bind, Launch, Root, file};
+use super::protocol::{Launch, Root, file};
 use crate::StartFailure;
 
-/// Where the host's tree hangs while volumes are mounted.
+/// Where the host's tree hangs for a moment, before it goes.
 const OLD_ROOT: &str = "/.pointsman-host";
 /// A fresh namespace of the kernel has no more than this in `/dev`.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
@@ -38,20 +40,21 @@ const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 pub fn enter(launch: &Launch, directory: &Path) -> Result<(), Failure> {
     let private = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change("/", private).map_err(|error| setup("keeping mounts to ourselves", error))?;
+    let volumes: Vec<_> = launch.binds.iter().map(binds::take).collect::<Result<_, _>>()?;
     match launch.root {
         Root::Layer { size } => {
-            build_layer(&launch.shares, &directory.join(file::ROOT), &launch.hidden, size)?;
-            for bind in &launch.binds {
-                mount_volume(bind, Path::new(OLD_ROOT), true)?;
+            let layers = build_layer(launch, &directory.join(file::ROOT), size)?;
+            binds::hang(&volumes, true)?;
+            if launch.security.read_only_root {
+                for layer in &layers {
+                    binds::remount_read_only(layer)
+                        .map_err(|error| setup("making the root read-only", error))?;
+                }
             }
-            unmount(OLD_ROOT, UnmountFlags::DETACH)
-                .map_err(|error| setup("leaving the host's tree", error))?;
-            fs::remove_dir(OLD_ROOT).map_err(|error| setup("leaving the host's tree", error))
+            Ok(())
         }
         Root::Host => {
-            for bind in &launch.binds {
-                mount_volume(bind, Path::new("/"), false)?;
-            }
+            binds::hang(&volumes, false)?;
             // The copies of other pods' namespaces would keep them alive.
             let mountinfo =
                 fs::read_to_string("/proc/self/mountinfo").map_err(|error| setup("reading mounts", error))?;
@@ -76,35 +79,51 @@ pub fn can_layer(scratch: &Path) -> bool {
         )?;
         mount_memory(scratch, 1 << 20, "0755")?;
         std::env::set_current_dir(scratch)?;
-        overlay(Path::new("/"), Path::new("merged"), 0)
+        overlay(Path::new("/"), Path::new("merged"), 0, MountFlags::empty())
     };
     // A thread of its own, because the namespace and the directory are its own too.
     std::thread::scope(|scope| matches!(scope.spawn(attempt).join(), Ok(Ok(()))))
 }
 
-/// Builds the tree in `scratch` and makes it the root; the host's hangs at [`OLD_ROOT`] then.
-fn build_layer(shares: &[Share], scratch: &Path, hidden: &Path, size: u64) -> Result<(), Failure> {
+/// Builds the tree in `scratch` and makes it the only one there is. Returns the mounts that hold the host's files.
+fn build_layer(launch: &Launch, scratch: &Path, size: u64) -> Result<Vec<OwnedFd>, Failure> {
     let layer = |error: io::Error| setup("giving the container a layer over the host's files", error);
     fs::create_dir_all(scratch).map_err(layer)?;
     mount_memory(scratch, size, "0755").map_err(layer)?;
     // Relative from here on, so that no path is misread as a list of options.
     std::env::set_current_dir(scratch).map_err(layer)?;
     let merged = Path::new("merged");
-    overlay(Path::new("/"), merged, 0).map_err(layer)?;
-    for (number, share) in shares.iter().enumerate() {
-        share_mount(share, merged, number + 1);
+    // A device that a program makes there would be the host's.
+    let flags = match launch.security.all_devices {
+        true => MountFlags::empty(),
+        false => MountFlags::NODEV,
+    };
+    overlay(Path::new("/"), merged, 0, flags).map_err(layer)?;
+    let mut layers = vec![hold(merged).map_err(layer)?];
+    for (number, share) in launch.shares.iter().enumerate() {
+        layers.extend(share_mount(share, merged, number + 1, flags));
     }
-    kernel_trees(merged).map_err(layer)?;
+    kernel_trees(merged, launch.security.all_devices).map_err(layer)?;
     let inside = |path: &Path| merged.join(path.strip_prefix("/").unwrap_or(path));
-    hide(&inside(hidden))?;
+    hide(&inside(&launch.hidden))?;
     let old_root = inside(Path::new(OLD_ROOT));
     fs::create_dir(&old_root).map_err(layer)?;
     rustix::process::pivot_root(merged, &old_root).map_err(|error| layer(error.into()))?;
-    std::env::set_current_dir("/").map_err(layer)
+    std::env::set_current_dir("/").map_err(layer)?;
+    let leaving = |error: io::Error| setup("leaving the host's tree", error);
+    unmount(OLD_ROOT, UnmountFlags::DETACH).map_err(|error| leaving(error.into()))?;
+    fs::remove_dir(OLD_ROOT).map_err(leaving)?;
+    Ok(layers)
+}
+
+/// The root of the mount that is seen here.
+fn hold(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
 }
 
 /// Mounts `lower` under a layer of its own, which is the `number`th in the current directory.
-fn overlay(lower: &Path, target: &Path, number: usize) -> io::Result<()> {
+fn overlay(lower: &Path, target: &Path, number: usize, flags: MountFlags) -> io::Result<()> {
     let (upper, work) = (format!("upper{number}"), format!("work{number}"));
     for directory in [Path::new(&upper), Path::new(&work), target] {
         if !directory.is_dir() {
@@ -123,30 +142,40 @@ fn overlay(lower: &Path, target: &Path, number: usize) -> io::Result<()> {
         "overlay",
         target,
         "overlay",
-        MountFlags::empty(),
+        flags,
         Some(options.as_c_str()),
     )?)
 }
 
-/// Shows a mount of the host in the container. One that cannot be shown is an empty directory there.
-fn share_mount(share: &Share, merged: &Path, number: usize) {
+/// Shows a mount of the host in the container. One that cannot be shown is an empty directory there. Returns its
+/// layer, if it has one.
+fn share_mount(share: &Share, merged: &Path, number: usize, flags: MountFlags) -> Option<OwnedFd> {
     let point = share.point();
     let target = merged.join(point.strip_prefix("/").unwrap_or(point));
     let is_layered =
-        matches!(share, Share::Layer(_)) && point.is_dir() && overlay(point, &target, number).is_ok();
-    if !is_layered && mount_bind(point, &target).is_ok() && remount_read_only(&target).is_err() {
+        matches!(share, Share::Layer(_)) && point.is_dir() && overlay(point, &target, number, flags).is_ok();
+    if is_layered {
+        return hold(&target).ok();
+    }
+    if mount_bind(point, &target).is_ok() && remount_read_only(&target).is_err() {
         let _ = unmount(&target, UnmountFlags::DETACH);
     }
+    None
 }
 
-fn kernel_trees(merged: &Path) -> io::Result<()> {
+fn kernel_trees(merged: &Path, all_devices: bool) -> io::Result<()> {
     let path = |name: &str| merged.join(name);
     mount_bind_recursive("/proc", path("proc"))?;
-    let quiet = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    let quiet = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    let quiet = if all_devices {
+        quiet
+    } else {
+        quiet | MountFlags::RDONLY
+    };
     if mount("sysfs", path("sys"), "sysfs", quiet, None).is_err() {
         mount_bind_recursive("/sys", path("sys"))?;
     }
-    mount_memory(&path("dev"), 64 << 10, "0755")?;
+    mount_memory(&path("dev"), 1 << 20, "0755")?;
     for device in DEVICES {
         let (host, inside) = (Path::new("/dev").join(device), path("dev").join(device));
         if host.exists() {
@@ -169,6 +198,28 @@ fn kernel_trees(merged: &Path) -> io::Result<()> {
     mount_memory(&path("dev/shm"), 64 << 20, "1777")?;
     // Without pseudo-terminals nothing but a terminal is missing.
     let _ = mount_bind("/dev/pts", path("dev/pts"));
+    if all_devices {
+        show_devices(&path("dev"))?;
+    }
+    Ok(())
+}
+
+/// Shows what else the host has in `/dev`, one by one: what is made in the directory itself is not made on the host.
+fn show_devices(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir("/dev")? {
+        let entry = entry?;
+        let (kind, target) = (entry.file_type()?, directory.join(entry.file_name()));
+        let is_device = kind.is_char_device() || kind.is_block_device();
+        if target.exists() || !(kind.is_dir() || is_device) {
+            continue;
+        }
+        if kind.is_dir() {
+            fs::create_dir(&target)?;
+        } else {
+            File::create(&target)?;
+        }
+        mount_bind_recursive(entry.path(), &target)?;
+    }
     Ok(())
 }
 
@@ -185,85 +236,6 @@ fn hide(directory: &Path) -> Result<(), Failure> {
 
 fn remount_read_only(target: &Path) -> io::Result<()> {
     Ok(mount_remount(target, MountFlags::BIND | MountFlags::RDONLY, "")?)
-}
-
-/// Mounts a volume whose source is found below `host`.
-fn mount_volume(bind: &Bind, host: &Path, may_make: bool) -> Result<(), Failure> {
-    let failed = |error: io::Error| {
-        let doing = format!("mounting {} at {}", bind.source.display(), bind.target.display());
-        Failure::new(StartFailure::Mount, doing, error)
-    };
-    let source = open_source(bind, host).map_err(failed)?;
-    let is_directory = rustix::fs::fstat(&source)
-        .map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir())
-        .map_err(|error| failed(error.into()))?;
-    if !bind.target.exists() {
-        if !may_make {
-            let message = format!(
-                "mounting at {}: the host has no such path, and this kernel has no overlay to make it in",
-                bind.target.display()
-            );
-            let reason = StartFailure::Mount;
-            return Err(Failure { reason, message });
-        }
-        make_target(&bind.target, is_directory).map_err(failed)?;
-    }
-    let source = format!("/proc/self/fd/{}", source.as_raw_fd());
-    mount_bind_recursive(source, &bind.target).map_err(|error| failed(error.into()))?;
-    if bind.read_only {
-        remount_read_only(&bind.target).map_err(failed)?;
-    }
-    Ok(())
-}
-
-fn make_target(target: &Path, is_directory: bool) -> io::Result<()> {
-    if is_directory {
-        return fs::create_dir_all(target);
-    }
-    if let Some(parent) = target.parent() {
-        fs::create_dir_all(parent)?;
-    }
-    if target.is_symlink() {
-        // It leads nowhere, as `/etc/resolv.conf` does on some hosts. This is the container's own layer.
-        fs::remove_file(target)?;
-    }
-    File::create(target).map(drop)
-}
-
-/// Opens what is to be mounted. A program may have planted symbolic links in a volume it can write, so
-/// that a path within one is never followed out of it.
-fn open_source(bind: &Bind, host: &Path) -> io::Result<OwnedFd> {
-    let source = host.join(bind.source.strip_prefix("/").unwrap_or(&bind.source));
-    let volume = rustix::fs::open(&source, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    let Some(sub_path) = &bind.sub_path else {
-        return Ok(volume);
-    };
-    match open_beneath(&volume, sub_path) {
-        Err(Errno::NOENT) if bind.make_sub_path => make_beneath(volume, sub_path),
-        opened => Ok(opened?),
-    }
-}
-
-fn open_beneath(directory: &OwnedFd, path: &Path) -> rustix::io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    rustix::fs::openat2(directory, path, flags, Mode::empty(), resolve)
-}
-
-fn make_beneath(volume: OwnedFd, path: &Path) -> io::Result<OwnedFd> {
-    let mut current = volume;
-    for component in path.components() {
-        let Component::Normal(name) = component else {
-            return Err(io::ErrorKind::InvalidInput.into());
-        };
-        let name = PathBuf::from(name);
-        match rustix::fs::mkdirat(&current, &name, Mode::from_raw_mode(0o777)) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(error) => return Err(error.into()),
-        }
-        current = open_beneath(&current, &name)?;
-    }
-    Ok(current)
 }
 
 fn setup(doing: impl std::fmt::Display, error: impl Into<io::Error>) -> Failure {

@@ -45,6 +45,8 @@ pub struct Parts {
     pub signals: OwnedFd,
     /// The container's processes.
     pub cgroup: Option<Cgroup>,
+    /// What limits them besides.
+    pub limits: Vec<Cgroup>,
     /// Where output goes.
     pub log: LogFile,
     /// Standard output and standard error.
@@ -283,8 +285,9 @@ impl Shim {
                     output_cap,
                     connection,
                 };
-                let (launch, group) = (&self.parts.launch, self.parts.cgroup.as_ref());
-                match Exec::start(&asked, launch, group, &mut self.slots, Instant::now()) {
+                let launch = &self.parts.launch;
+                let groups = (self.parts.cgroup.as_ref(), self.parts.limits.as_slice());
+                match Exec::start(&asked, launch, groups, &mut self.slots, Instant::now()) {
                     Ok(exec) => return self.execs.push(exec),
                     Err(failure) => Reply::CannotStart {
                         reason: failure.reason,
@@ -352,7 +355,8 @@ impl Shim {
     fn exit(&self, status: WaitStatus, finished_at: SystemTime) -> Exit {
         let signal = status.terminating_signal();
         let code = signal.map_or(status.exit_status().unwrap_or(255), |signal| 128 + signal);
-        let kills = self.parts.cgroup.as_ref().map_or(0, Cgroup::memory_kills);
+        let groups = self.parts.cgroup.iter().chain(&self.parts.limits);
+        let kills: u64 = groups.map(Cgroup::memory_kills).sum();
         Exit {
             code,
             signal,

@@ -8,8 +8,8 @@ use pointsman_fabric::Netns;
 use pointsman_runtime::process::{Config, ProcessRuntime};
 use pointsman_runtime::{
     ContainerId, ContainerName, ContainerSpec, ContainerState, ContainerStatus, ExecOutcome, ExecRequest,
-    Exit, Limits, MountSpec, Network, PodUid, Runtime, RuntimeError, Sandbox, SandboxSpec, User, VolumeName,
-    VolumeSource, VolumeSpec,
+    Exit, Limits, MountSpec, Network, PodUid, Runtime, RuntimeError, Sandbox, SandboxSpec, Security, User,
+    VolumeName, VolumeSource, VolumeSpec,
 };
 
 /// Long enough for a busy machine; nothing waits this long unless it fails.
@@ -244,7 +244,7 @@ pub fn container(uid: &str, name: &str, command: &[&str]) -> ContainerSpec {
         user: User::default(),
         mounts: Vec::new(),
         limits: Limits::default(),
-        no_new_privileges: false,
+        security: Security::default(),
         termination_message: None,
         labels: BTreeMap::from([("restarts".to_owned(), "0".to_owned())]),
     }

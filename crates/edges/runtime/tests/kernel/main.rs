@@ -7,5 +7,7 @@ mod faults;
 mod harness;
 mod life;
 mod network;
+mod planted;
 mod recovery;
+mod security;
 mod volumes;

@@ -33,6 +33,7 @@ pub fn defaults() -> Vec<Value> {
     objects.extend([
         cluster_role("system:node", node_rules()),
         cluster_role("system:node-proxier", proxy_rules()),
+        cluster_role("system:kubelet-api-admin", kubelet_client_rules()),
         cluster_role("system:pointsman-controllers", controller_rules()),
         cluster_role("system:pointsman-sli", sli_rules()),
     ]);
@@ -63,6 +64,11 @@ pub fn defaults() -> Vec<Value> {
             "system:node-proxier",
             "system:node-proxier",
             &[("User", "system:kube-proxy")],
+        ),
+        bind(
+            "system:kubelet-api-admin",
+            "system:kubelet-api-admin",
+            &[("User", crate::node_client::USER)],
         ),
         bind(
             "system:pointsman-controllers",
@@ -231,6 +237,19 @@ fn proxy_rules() -> Vec<Value> {
         rule(&[DISCOVERY], &["endpointslices"], LIST_WATCH),
         events(),
     ]
+}
+
+/// What this server asks agents for; they ask back whether it may.
+fn kubelet_client_rules() -> Vec<Value> {
+    let parts = [
+        "nodes/configz",
+        "nodes/log",
+        "nodes/metrics",
+        "nodes/pods",
+        "nodes/proxy",
+        "nodes/stats",
+    ];
+    vec![rule(&[""], &parts, &["get"])]
 }
 
 fn controller_rules() -> Vec<Value> {

@@ -219,7 +219,36 @@ impl Pki {
 
     /// The serving certificate in `apiserver.crt`, issued again if it does not do.
     pub fn serving(&self, names: &ServingNames, now: SystemTime) -> Result<CertifiedPair, PkiError> {
-        let mut params = leaf_params(&Identity::new("kube-apiserver", &[]), now)?;
+        self.shown("apiserver", &Identity::new("kube-apiserver", &[]), names, now)
+    }
+
+    /// The certificate in `node-<name>-serving.crt` that the agent of a node shows, issued again if it does not do.
+    pub fn node_serving(
+        &self,
+        name: &str,
+        addresses: &[IpAddr],
+        now: SystemTime,
+    ) -> Result<CertifiedPair, PkiError> {
+        let names = ServingNames {
+            names: [name.to_owned()].into(),
+            addresses: addresses.iter().copied().collect(),
+        };
+        self.shown(
+            &format!("node-{name}-serving"),
+            &Identity::node(name),
+            &names,
+            now,
+        )
+    }
+
+    fn shown(
+        &self,
+        stem: &str,
+        identity: &Identity,
+        names: &ServingNames,
+        now: SystemTime,
+    ) -> Result<CertifiedPair, PkiError> {
+        let mut params = leaf_params(identity, now)?;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         for name in &names.names {
             let invalid = |_| PkiError::Subject {
@@ -233,7 +262,7 @@ impl Pki {
         params
             .subject_alt_names
             .extend(names.addresses.iter().map(|address| SanType::IpAddress(*address)));
-        self.ensure("apiserver", params, now, |facts| {
+        self.ensure(stem, params, now, |facts| {
             names.names.is_subset(&facts.names) && names.addresses.is_subset(&facts.addresses)
         })
     }
@@ -270,15 +299,16 @@ impl Pki {
         let key_path = self.dir.join(format!("{stem}.key"));
         let certificate = files::read_if_there(&certificate_path).map_err(at(&certificate_path))?;
         let key = files::read_if_there(&key_path).map_err(at(&key_path))?;
-        if let (Some(certificate_pem), Some(key_pem)) = (certificate, key)
-            && self.is_good(&certificate_pem, &key_pem, now, does)
-        {
-            return Ok(CertifiedPair {
-                certificate_pem,
-                key_pem,
-                certificate_path,
-                key_path,
-            });
+        if let (Some(certificate_pem), Some(key_pem)) = (certificate, key) {
+            if self.is_good(&certificate_pem, &key_pem, now, does) {
+                return Ok(CertifiedPair {
+                    certificate_pem,
+                    key_pem,
+                    certificate_path,
+                    key_path,
+                });
+            }
+            tracing::info!(certificate = %certificate_path.display(), "issuing a certificate again");
         }
         let key = KeyPair::generate()?;
         let certificate_pem = params.signed_by(&key, &self.issuer)?.pem();

@@ -119,6 +119,7 @@ fn config(data_dir: PathBuf) -> Config {
         extra_sans: Vec::new(),
         tls_files: None,
         client_ca_file: None,
+        kubelet_certificate_authority: None,
         max_requests_inflight: 400,
         max_mutating_requests_inflight: 200,
         event_ttl: Duration::from_secs(3600),

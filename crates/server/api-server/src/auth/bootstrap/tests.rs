@@ -264,3 +264,26 @@ fn reconciling_a_binding_adds_subjects_and_restores_the_role() {
     role["rules"] = json!([rule(&[""], &["pods"], &["get"])]);
     assert_eq!(reconcile(Some(&role), &gathering("admin", None)), None);
 }
+
+#[test]
+fn the_server_itself_may_ask_agents_and_nothing_else() {
+    let identity = crate::node_client::identity();
+    assert_eq!(identity.groups, [] as [&str; 0]);
+    check(
+        &user(&identity),
+        &[
+            ("get", "nodes/proxy"),
+            ("get", "nodes/log"),
+            ("get", "nodes/metrics"),
+        ],
+        &[
+            ("create", "nodes/proxy"),
+            ("get", "nodes"),
+            ("list", "nodes"),
+            ("get", "secrets@default"),
+            ("get", "pods@default"),
+            ("create", "clusterrolebindings.rbac.authorization.k8s.io"),
+            ("get", "/metrics"),
+        ],
+    );
+}
