@@ -60,7 +60,7 @@ fn the_servers_own_certificate_opens_agents_and_nothing_else() {
         assert_eq!(ask(lab.agent_url("/containerLogs/default/x/c")).await, "404");
         assert_eq!(ask(lab.agent_url("/pods")).await, "200");
         let server = |path: &str| format!("https://{}{path}", lab.server.address());
-        for path in ["/api/v1/pods", "/api/v1/secrets", "/api/v1/nodes", "/metrics"] {
+        for path in ["/api/v1/pods", "/api/v1/configmaps", "/api/v1/nodes", "/metrics"] {
             assert_eq!(ask(server(path)).await, "403", "{path}");
         }
     });

@@ -63,8 +63,9 @@ fn names_that_others_have_hidden_keep_nothing_from_ending_or_starting() {
     require_netns!();
     let place = Place::new();
     let mut cluster = Cluster::start_through(place.way_in(), &["--nodes=1"]);
-    // What iproute2 does to names that were there before it.
-    sh(&cluster, "mount --rbind /run/netns /run/netns");
+    // What iproute2 does to names that were there before it, in a directory that was not prepared.
+    let script = "mount --make-rprivate /run/netns && mount --rbind /run/netns /run/netns && mount --make-rprivate /run/netns";
+    sh(&cluster, script);
     cluster.kill();
     let down = cluster.pointsman("down", &[]);
     let said = String::from_utf8_lossy(&down.stdout).into_owned();

@@ -12,6 +12,7 @@ mod life;
 mod node_loss;
 mod pods;
 mod profile;
+mod ranges;
 mod rootless;
 mod scenario;
 mod silent;

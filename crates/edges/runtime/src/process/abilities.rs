@@ -65,3 +65,83 @@ impl Abilities {
             .collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Capabilities, ContainerId, ContainerName, PodUid, Security, User};
+    use std::collections::BTreeMap;
+
+    const NOTHING: Abilities = Abilities {
+        has_layers: false,
+        has_cgroups: false,
+        limits_cpu: false,
+        limits_memory: false,
+        filters_system_calls: false,
+        capabilities: CapabilitySet::NONE,
+    };
+
+    fn refusal(security: Security, limits: Limits) -> Option<String> {
+        let spec = ContainerSpec {
+            id: ContainerId {
+                pod: PodUid::try_new("a").unwrap(),
+                name: ContainerName::try_new("c").unwrap(),
+                attempt: 0,
+            },
+            image: "host".into(),
+            command: vec!["true".into()],
+            env: Vec::new(),
+            working_dir: None,
+            user: User::default(),
+            mounts: Vec::new(),
+            limits,
+            security,
+            termination_message: None,
+            labels: BTreeMap::new(),
+        };
+        match NOTHING.check(&spec) {
+            Ok(()) => None,
+            Err(RuntimeError::Refused { reason, message }) => {
+                assert_eq!(reason.reason(), "CreateContainerConfigError");
+                Some(message)
+            }
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_machine_that_has_nothing_refuses_everything_but_the_usual() {
+        let (usual, free) = (Security::default(), Limits::default());
+        assert_eq!(refusal(usual, free), None);
+        let named = Security {
+            capabilities: Capabilities::of(&["SYS_TIME".into()], &[]).unwrap(),
+            ..usual
+        };
+        let read_only = Security {
+            read_only_root: true,
+            ..usual
+        };
+        let filtered = Security {
+            system_calls: SystemCalls::Ordinary,
+            ..usual
+        };
+        let cpu = Limits {
+            cpu_millis: Some(1),
+            ..free
+        };
+        let memory = Limits {
+            memory_bytes: Some(1),
+            ..free
+        };
+        for (security, limits, word) in [
+            (named, free, "SYS_TIME"),
+            (read_only, free, "readOnlyRootFilesystem"),
+            (filtered, free, "seccompProfile"),
+            (usual, cpu, "cpu limit"),
+            (usual, memory, "memory limit"),
+        ] {
+            let message = refusal(security, limits).unwrap_or_default();
+            assert!(message.contains(word), "{word}: {message}");
+        }
+    }
+}
