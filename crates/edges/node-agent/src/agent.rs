@@ -14,9 +14,7 @@ use crate::work::{Tools, exit_of};
 use pointsman_api_client::events::{News, Recorder, Severity, Subject};
 use pointsman_api_client::{ApiError, Event, ObjectKey};
 use pointsman_objects::pod_manifest::{PodManifest, Verbatim};
-use pointsman_pod_lifecycle::{
-    Action, ContainerFact, Fact, Found, FoundContainer, Machine, Now, PodEvent, Settings,
-};
+use pointsman_pod_lifecycle::{Action, ContainerFact, Fact, Found, FoundContainer, Now, PodEvent, Settings};
 use pointsman_probe_io::Report;
 use pointsman_protocol::gate::Outcome;
 use pointsman_runtime::{ContainerStatus, Events, PodState, PodUid, RuntimeEvent};
@@ -535,30 +533,6 @@ impl Agent {
                 let _ = answer.send(pods.collect());
             }
         }
-    }
-}
-
-impl Metrics {
-    fn count(&self, fact: &Fact) {
-        match fact {
-            Fact::SandboxUp { .. } => self.started_pods.inc(),
-            Fact::Container {
-                run,
-                fact: ContainerFact::Started { .. },
-                ..
-            } if *run > 0 => self.restarts.inc(),
-            _ => {}
-        }
-    }
-
-    fn running<'a>(&self, machines: impl Iterator<Item = &'a Machine>) {
-        let (mut pods, mut containers) = (0, 0);
-        for machine in machines {
-            pods += usize::from(!machine.ips().is_empty());
-            containers += machine.probed().count();
-        }
-        self.running_pods.set(pods as f64);
-        self.running_containers.set(containers as f64);
     }
 }
 

@@ -1,5 +1,6 @@
 //! What does the agent measure? The kubelet's names where it measures the same.
 
+use pointsman_pod_lifecycle::{ContainerFact, Fact, Machine};
 use pointsman_telemetry::{
     Counter, Definition, Family, Gauge, Histogram, Registry, Unit, exponential_buckets,
 };
@@ -132,5 +133,31 @@ impl Metrics {
     /// A request to our own server was answered.
     pub(crate) fn request(&self, method: &str, path: &str, code: u16) {
         self.requests.with(&[method, path, &code.to_string()]).inc();
+    }
+}
+
+impl Metrics {
+    /// Counts what an ended action means.
+    pub(crate) fn count(&self, fact: &Fact) {
+        match fact {
+            Fact::SandboxUp { .. } => self.started_pods.inc(),
+            Fact::Container {
+                run,
+                fact: ContainerFact::Started { .. },
+                ..
+            } if *run > 0 => self.restarts.inc(),
+            _ => {}
+        }
+    }
+
+    /// How much runs, of all pods.
+    pub(crate) fn running<'a>(&self, machines: impl Iterator<Item = &'a Machine>) {
+        let (mut pods, mut containers) = (0, 0);
+        for machine in machines {
+            pods += usize::from(!machine.ips().is_empty());
+            containers += machine.probed().count();
+        }
+        self.running_pods.set(pods as f64);
+        self.running_containers.set(containers as f64);
     }
 }

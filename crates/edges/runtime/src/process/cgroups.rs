@@ -40,7 +40,6 @@ enum Controller {
     Unified,
     /// Into a group of version 1 below this one.
     Legacy(PathBuf),
-    /// Nowhere.
     Absent,
 }
 
