@@ -287,3 +287,18 @@ fn the_server_itself_may_ask_agents_and_nothing_else() {
         ],
     );
 }
+
+#[test]
+fn no_role_of_this_program_has_a_wildcard_or_may_read_secrets() {
+    let own = |name: &str| name.starts_with("system:node") || name.starts_with("system:pointsman-");
+    let mut checked = 0;
+    for role in defaults() {
+        if !own(str_at(&role, &["metadata", "name"])) || str_at(&role, &["kind"]).ends_with("Binding") {
+            continue;
+        }
+        let rules = at(&role, &["rules"]).expect("a role has rules").to_string();
+        assert!(!rules.contains('*') && !rules.contains("secrets"), "{role:#}");
+        checked += 1;
+    }
+    assert_eq!(checked, 5);
+}
