@@ -176,6 +176,11 @@ test-faults: deps ## Put whole clusters under seeded faults (needs root; SEEDS=5
 	sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; $$sudo target/release/pointsman faults \
 	  --first-seed $(or $(FIRST),1) --seeds $(or $(SEEDS),50) $(if $(FOR),--duration $(FOR))
 
+.PHONY: test-histories
+test-histories: deps ## Judge histories under kills, freezes and failed syncs (KILLS=1000, ENGINE=embedded, etcd or both, SEED=1)
+	HISTORIES_KILLS=$(or $(KILLS),1000) HISTORIES_SEED=$(or $(SEED),1) $(CARGO) test --locked -p pointsman --test histories -- \
+	  --nocapture --test-threads=1 $(filter embedded etcd,$(ENGINE))
+
 .PHONY: bench-up
 bench-up: deps ## Measure a whole cluster on this machine: start, memory, idle CPU, 100 Services (root)
 	$(CARGO) build --locked --release --bin pointsman

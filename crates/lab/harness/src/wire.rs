@@ -189,17 +189,27 @@ impl Http {
 
     /// Opens a watch in another form.
     pub async fn watch_as(&self, path: &str, accept: &str) -> Watch {
-        let request = Request::get(path)
-            .header("accept", accept)
-            .body(Body::empty())
-            .unwrap();
-        let response = self.client.send(request).await.unwrap();
-        assert_eq!(response.status(), 200, "{path}");
-        Watch {
+        let opened = self.open_watch(path, accept).await;
+        opened.unwrap_or_else(|why| panic!("{path}: {why}"))
+    }
+
+    /// Opens a watch, with refusals and failures of the connection as values.
+    pub async fn try_watch(&self, path: &str) -> Result<Watch, String> {
+        self.open_watch(path, "application/json").await
+    }
+
+    async fn open_watch(&self, path: &str, accept: &str) -> Result<Watch, String> {
+        let request = Request::get(path).header("accept", accept);
+        let response = self.client.send(request.body(Body::empty()).unwrap()).await;
+        let response = response.map_err(|error| error.to_string())?;
+        if response.status() != 200 {
+            return Err(response.status().to_string());
+        }
+        Ok(Watch {
             body: response.into_body(),
             buffered: Vec::new(),
             searched: 0,
-        }
+        })
     }
 }
 

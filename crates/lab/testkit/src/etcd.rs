@@ -52,6 +52,11 @@ impl Etcd {
         format!("http://{}", self.client)
     }
 
+    /// The id of the process.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Ends the process at once, as a crash would. The data stays.
     pub fn kill(&mut self) {
         let _ = self.process.kill();
