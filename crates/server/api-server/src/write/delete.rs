@@ -6,9 +6,10 @@ use super::update::find_newest;
 use super::{Committed, Write, encoded, max_attempts, metadata};
 use crate::cache::object::Object;
 use crate::http::body::Body;
-use crate::http::query::ListOptions;
+use crate::http::query::{Freshness, ListOptions};
+use crate::keys;
 use crate::read::select::Selection;
-use crate::read::{not_found, page, renderer, snapshot};
+use crate::read::{not_found, page, renderer, snapshot, wait_until_fresh};
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::server::Server;
@@ -236,9 +237,20 @@ pub async fn delete_object(
             return Err(server.busy("the object changes too fast"));
         }
         let plan = || plan(server, request, &object, options);
-        let (new, claims) = match request.work.on(object.size(), plan).await? {
-            Plan::Nothing { removed } => return Ok((object, removed)),
-            Plan::Write(new, claims) => (new, claims),
+        let (new, claims) = match request.work.on(object.size(), plan).await {
+            Ok(Plan::Nothing { removed }) => return Ok((object, removed)),
+            Ok(Plan::Write(new, claims)) => (new, claims),
+            Err(conflict @ ApiError::Conflict { .. }) => {
+                // The client may have read a newer version from another server than this one knows yet.
+                wait_until_fresh(server, Freshness::Newest).await?;
+                found = server.cache.of(kind).get(&keys::local(&namespace, &name));
+                let same = |newer: &Object| newer.revision == object.revision;
+                if found.as_deref().is_some_and(same) {
+                    return Err(conflict);
+                }
+                continue;
+            }
+            Err(error) => return Err(error),
         };
         let removed = new.is_none();
         let write = Write {
@@ -274,16 +286,7 @@ fn plan(
 ) -> Result<Plan, ApiError> {
     let kind = request.target.kind;
     let old = object.value();
-    check_uid(&options.uid, &old, kind)?;
-    if !options.resource_version.is_empty() && options.resource_version != object.revision.to_string() {
-        return Err(ApiError::Conflict {
-            subject: Subject::new(kind, object.name()),
-            why: format!(
-                "Precondition failed: ResourceVersion in precondition: {}, ResourceVersion in object meta: {}",
-                options.resource_version, object.revision
-            ),
-        });
-    }
+    check_preconditions(options, object, &old, kind)?;
     server.may_write(request, Some(&old), None)?;
     let step = step(kind, &old, options, request.now);
     if options.dry_run {
@@ -295,6 +298,26 @@ fn plan(
         Step::Nothing => Plan::Nothing { removed: false },
         Step::Mark(new) => Plan::Write(Some(encoded(kind, new)), ClaimKeys::default()),
         Step::Remove => Plan::Write(None, server.release(kind, &old)),
+    })
+}
+
+/// Whether the object is the one that the request means.
+fn check_preconditions(
+    options: &DeleteOptions,
+    object: &Object,
+    value: &Value,
+    kind: &'static Kind,
+) -> Result<(), ApiError> {
+    check_uid(&options.uid, value, kind)?;
+    let (wanted, present) = (&options.resource_version, object.revision.to_string());
+    if wanted.is_empty() || *wanted == present {
+        return Ok(());
+    }
+    Err(ApiError::Conflict {
+        subject: Subject::new(kind, object.name()),
+        why: format!(
+            "Precondition failed: ResourceVersion in precondition: {wanted}, ResourceVersion in object meta: {present}"
+        ),
     })
 }
 
