@@ -1,5 +1,7 @@
 //! `pointsman apiserver`.
 
+mod backup;
+
 use crate::duration;
 use crate::shutdown::stop_signal;
 use anyhow::{Context, bail};
@@ -14,6 +16,16 @@ use pointsman_rules::strategy::{ClusterSettings, IpRange};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// What to do about an API server: run it, unless told otherwise.
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct Command {
+    #[command(subcommand)]
+    action: Option<backup::Action>,
+    #[command(flatten)]
+    flags: Option<Flags>,
+}
 
 /// Flags that kube-apiserver also has keep its names and formats.
 #[derive(Args)]
@@ -121,8 +133,12 @@ pub struct Flags {
     pub event_ttl: Duration,
 }
 
-/// Runs the server until a signal stops it.
-pub async fn run(flags: Flags) -> anyhow::Result<()> {
+/// Runs the server until a signal stops it, or does what else was asked.
+pub async fn run(command: Command) -> anyhow::Result<()> {
+    if let Some(action) = command.action {
+        return backup::run(action).await;
+    }
+    let flags = command.flags.context("--data-dir is needed")?;
     let running = launch(flags).await?;
     tracing::info!(address = %running.address, kubeconfig = %running.kubeconfig.display(), objects = running.objects, "ready");
     let ended = tokio::select! {

@@ -54,7 +54,7 @@ enum Command {
         shell: clap_complete::Shell,
     },
     /// Run the Kubernetes-compatible API server on an embedded durable store, or on etcd.
-    Apiserver(Box<apiserver::Flags>),
+    Apiserver(Box<apiserver::Command>),
     /// Show and replace the certificate authority of an embedded API server.
     Ca(ca::Flags),
     /// Run the loops that turn pods into endpoints, and the workloads that make pods.

@@ -5,9 +5,12 @@
 
 mod attacks;
 mod authority;
+mod backup;
 mod connections;
 mod crash;
+mod damage;
 mod faults;
 mod kube_rs;
 mod kubectl;
+mod restored_etcd;
 mod semantics;

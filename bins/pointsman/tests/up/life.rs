@@ -55,6 +55,30 @@ fn a_start_after_a_crash_cleans_up_and_finds_its_data() {
 }
 
 #[test]
+fn a_damaged_store_stops_the_start_and_nothing_is_left() {
+    require_netns!();
+    let mut cluster = Cluster::start(&["--nodes=1"]);
+    cluster.terminate();
+    let file = cluster.data_dir().join("store/store.redb");
+    let length = std::fs::metadata(&file).unwrap().len();
+    std::fs::File::options()
+        .write(true)
+        .open(&file)
+        .and_then(|file| file.set_len(length / 3))
+        .unwrap();
+    let data_dir = format!("--data-dir={}", cluster.data_dir().display());
+    let up = cluster.pointsman("up", &["--nodes=1", &data_dir]);
+    let message = String::from_utf8_lossy(&up.stderr).into_owned();
+    assert_eq!(up.status.code(), Some(1), "{message}");
+    assert!(
+        message.contains("store.redb") && message.contains("restore"),
+        "{message}"
+    );
+    assert!(!message.contains("panicked"), "{message}");
+    assert_eq!(cluster.traces(), Vec::<String>::new());
+}
+
+#[test]
 fn two_clusters_run_side_by_side() {
     require_netns!();
     let one = Cluster::start(&["--nodes=1"]);

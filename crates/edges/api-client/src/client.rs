@@ -66,6 +66,22 @@ impl DeleteOptions {
     }
 }
 
+/// An answer that comes in pieces.
+pub struct Download(Body);
+
+impl Download {
+    /// The next piece; none at the end.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
+        while let Some(frame) = self.0.frame().await {
+            let frame = frame.map_err(|error| unreachable(&error))?;
+            if let Ok(piece) = frame.into_data() {
+                return Ok(Some(piece));
+            }
+        }
+        Ok(None)
+    }
+}
+
 impl Client {
     /// Sends through this kube client.
     pub fn new(inner: kube::Client) -> Self {
@@ -86,6 +102,12 @@ impl Client {
     /// Reads any path.
     pub async fn get_path<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
         decode(&self.request(Method::GET, path, None, Bytes::new()).await?)
+    }
+
+    /// Reads any path, piece by piece, however long it takes.
+    pub async fn download(&self, path: &str) -> Result<Download, ApiError> {
+        let answer = self.send(Method::GET, path, None, Bytes::new()).await?;
+        Ok(Download(answer.into_body()))
     }
 
     /// Sends a request and reads the whole answer, within the time that one request may take.

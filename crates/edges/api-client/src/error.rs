@@ -100,6 +100,14 @@ impl ApiError {
         }
     }
 
+    /// What we hold is of no use any more.
+    pub(crate) fn expired(message: String) -> Self {
+        Self::Expired(Status {
+            message,
+            ..Status::default()
+        })
+    }
+
     pub fn recovery(&self) -> Recovery {
         match self {
             Self::Conflict(_) | Self::AlreadyExists(_) | Self::NotFound(_) | Self::Expired(_) => {

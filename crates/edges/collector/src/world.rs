@@ -35,6 +35,20 @@ pub(crate) struct World {
     pub slices_listed: bool,
     services_listed: bool,
     nodes_listed: bool,
+    /// The version up to which each kind was seen.
+    seen: [u64; 4],
+    /// A kind's versions went back: the API server's store was restored from a backup, and what is known about versions
+    /// is about others.
+    pub history_lost: bool,
+}
+
+/// The kinds whose versions are followed.
+#[derive(Clone, Copy)]
+enum Seen {
+    Slices,
+    Services,
+    Pods,
+    Nodes,
 }
 
 #[derive(Debug)]
@@ -58,7 +72,18 @@ impl World {
             slices_listed: false,
             services_listed: false,
             nodes_listed: false,
+            seen: [0; 4],
+            history_lost: false,
         }
+    }
+
+    /// Everything of a kind was seen up to this version.
+    fn synced(&mut self, kind: Seen, version: &str) {
+        let version = number(version);
+        self.fold.observe(version);
+        let seen = &mut self.seen[kind as usize];
+        self.history_lost |= version < *seen;
+        *seen = version.max(*seen);
     }
 
     /// Folds an event of slices.
@@ -82,7 +107,7 @@ impl World {
                 self.slice_deleted(&key, revision, now);
             }
             Event::Synced(version) => {
-                self.fold.observe(number(&version));
+                self.synced(Seen::Slices, &version);
                 self.slices_listed = true;
             }
         }
@@ -191,7 +216,7 @@ impl World {
                 }
             }
             Event::Synced(version) => {
-                self.fold.observe(number(&version));
+                self.synced(Seen::Services, &version);
                 self.services_listed = true;
             }
         }
@@ -244,7 +269,7 @@ impl World {
                 self.touched.push(key.to_string().into());
                 self.pods.remove(&*key.to_string());
             }
-            Event::Synced(version) => self.fold.observe(number(&version)),
+            Event::Synced(version) => self.synced(Seen::Pods, &version),
         }
     }
 
@@ -261,7 +286,7 @@ impl World {
                 self.judge_node(key.name());
             }
             Event::Synced(version) => {
-                self.fold.observe(number(&version));
+                self.synced(Seen::Nodes, &version);
                 self.nodes_listed = true;
             }
         }

@@ -58,6 +58,14 @@ pub(crate) struct Owner {
     health: watch::Sender<Health>,
     watermarks: Watermarks,
     published: Watermark,
+    /// The API server's versions went back: its store was restored from a backup.
+    history_lost: bool,
+}
+
+/// Whether a complete list is older than what came before it.
+fn is_older(listed: Watermark, received: Watermark) -> bool {
+    let older = |listed: Option<Revision>, received| listed.is_some() && listed < received;
+    older(listed.services, received.services) || older(listed.slices, received.slices)
 }
 
 impl Owner {
@@ -109,6 +117,7 @@ impl Owner {
             health,
             watermarks,
             published: Watermark::default(),
+            history_lost: false,
         })
     }
 
@@ -117,7 +126,8 @@ impl Owner {
         self.health.subscribe()
     }
 
-    /// Runs for ever.
+    /// Runs until the API server's history is another one than what was reported to be in the kernel. A new process
+    /// begins with new watermarks; the rules stay in the kernel meanwhile.
     pub async fn run(
         mut self,
         mut inbox: mpsc::Receiver<Vec<Input>>,
@@ -138,6 +148,10 @@ impl Owner {
                     }
                     let now = Instant::now();
                     batch.drain(..).flatten().for_each(|input| self.take(input, now));
+                    if self.history_lost {
+                        tracing::error!("the API server was restored to an older version: starting over");
+                        return;
+                    }
                 }
                 () = tokio::time::sleep_until(wake.into()) => {}
             }
@@ -318,6 +332,8 @@ impl Owner {
     }
 
     fn synced(&mut self, now: Instant, resource: Resource, seen: Watermark) {
+        let received = self.v4.progress().received;
+        self.history_lost |= is_older(seen, received);
         self.v4.fold(now, |index| index.advance(seen));
         self.v6.fold(now, |index| index.advance(seen));
         self.v4.listed(now, resource);
@@ -378,4 +394,22 @@ fn name<N, E: std::fmt::Display>(key: &ObjectKey, make: impl Fn(&str, &str) -> R
     make(key.namespace(), key.name())
         .inspect_err(|error| tracing::warn!(%error, "a deletion is left out"))
         .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_older_than_what_came_before_it_is_another_history() {
+        let at = |slices: u64| Watermark {
+            slices: Revision::parse(&slices.to_string()),
+            ..Watermark::default()
+        };
+        assert!(is_older(at(60), at(100)));
+        assert!(!is_older(at(100), at(100)));
+        assert!(!is_older(at(101), at(100)));
+        assert!(!is_older(at(60), Watermark::default()), "the first list");
+        assert!(!is_older(Watermark::default(), at(100)), "not a number");
+    }
 }

@@ -166,6 +166,30 @@ impl Server {
         assert!(ended.success(), "{ended}\n{}", self.log());
     }
 
+    /// Lets the server do nothing until it is thawed.
+    pub fn freeze(&self) {
+        let process = self.process.as_ref().expect("the server runs");
+        kill_process(pid(process), Signal::STOP).unwrap();
+    }
+
+    /// Lets a frozen server go on.
+    pub fn thaw(&self) {
+        let process = self.process.as_ref().expect("the server runs");
+        kill_process(pid(process), Signal::CONT).unwrap();
+    }
+
+    /// Waits until the server has ended by itself; returns its exit code.
+    pub async fn ended(&mut self) -> Option<i32> {
+        let mut process = self.process.take().expect("the server runs");
+        let ended = tokio::time::timeout(SOON, process.wait()).await;
+        ended.expect("the server ends").unwrap().code()
+    }
+
+    /// Where everything of the server is.
+    pub fn data_dir(&self) -> &Path {
+        &self.data_dir
+    }
+
     /// Stops and starts the server.
     pub async fn restart(&mut self) {
         self.terminate().await;

@@ -74,6 +74,29 @@ impl Etcd {
             .expect("an etcd that ran before starts again");
     }
 
+    /// Stops the process, keeps a copy of the data as it is now and starts it again.
+    ///
+    /// # Panics
+    /// If the data cannot be copied.
+    pub fn save(&mut self) -> TempDir {
+        self.kill();
+        let copy = TempDir::new().expect("a temporary directory");
+        copy_data(&self.data, &copy);
+        self.restart();
+        copy
+    }
+
+    /// Goes back to a copy, as a restored disk does: revisions go on from where they were then.
+    ///
+    /// # Panics
+    /// If the data cannot be copied.
+    pub fn restore(&mut self, copy: &TempDir) {
+        self.kill();
+        std::fs::remove_dir_all(self.data.path().join("member")).expect("etcd keeps its data there");
+        copy_data(copy, &self.data);
+        self.restart();
+    }
+
     fn wait_until_healthy(&mut self) -> Result<(), String> {
         let start = Instant::now();
         loop {
@@ -125,6 +148,18 @@ fn spawn(data: &TempDir, client: SocketAddr, peer: SocketAddr) -> Child {
         .stderr(Stdio::null())
         .spawn()
         .unwrap_or_else(|error| panic!("{program} cannot be started (is etcd installed?): {error}"))
+}
+
+fn copy_data(from: &TempDir, to: &TempDir) {
+    let copied = Command::new("cp")
+        .arg("-a")
+        .arg(from.path().join("member"))
+        .arg(to.path())
+        .status();
+    assert!(
+        copied.is_ok_and(|status| status.success()),
+        "etcd's data can be copied"
+    );
 }
 
 fn free_port() -> SocketAddr {

@@ -9,6 +9,7 @@ use crate::reply::Reply;
 use crate::server::Server;
 use crate::{health, version};
 use bytes::Bytes;
+use futures::StreamExt;
 use http::{HeaderMap, header};
 use pointsman_rules::document::Document;
 use pointsman_rules::{ApiError, discovery, openapi};
@@ -42,6 +43,7 @@ pub async fn serve(
             reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
             Ok(reply)
         }
+        Route::Backup => backup(server),
         Route::Api if negotiate(accept.as_deref(), forms)? == Form::AggregatedDiscovery => {
             Ok(aggregated(discovery::aggregated_core()))
         }
@@ -67,6 +69,23 @@ pub async fn serve(
         Route::Root => Ok(Reply::json(200, paths())),
         Route::Resource(_) | Route::Review { .. } => Err(ApiError::NoSuchResource),
     }
+}
+
+/// Everything in the store at one revision. If reading fails on the way the answer just ends, which the missing
+/// checksum says.
+fn backup(server: &Server) -> Result<Reply, ApiError> {
+    if let Some(advice) = server.store.own_backup() {
+        return Err(ApiError::MethodNotAllowed(advice.into()));
+    }
+    let pieces = pointsman_store::backup::write(server.store.clone());
+    let pieces = pieces.scan((), |(), piece| {
+        let piece = piece.inspect_err(|error| tracing::error!(%error, "a backup was cut off"));
+        std::future::ready(piece.ok())
+    });
+    Ok(Reply {
+        content_type: "application/octet-stream",
+        ..Reply::new(200, Body::Stream(Box::pin(pieces)))
+    })
 }
 
 fn found(document: Option<Value>) -> Result<Reply, ApiError> {
@@ -98,6 +117,7 @@ fn paths() -> Value {
     let fixed = [
         "/api",
         "/apis",
+        "/backup",
         "/healthz",
         "/livez",
         "/metrics",

@@ -52,7 +52,15 @@ pub enum StartError {
     },
     /// The store cannot be opened or read.
     #[error("cannot open the store")]
-    Store(#[from] StoreError),
+    Store(#[source] StoreError),
+    /// The embedded store's file is not as it was written.
+    #[error(
+        "the store in {dir} is damaged: {what}\n\
+         None of its objects is served, since others may be missing. Restore the last backup with `pointsman apiserver \
+         restore --force`, which loses what was written since; or move store.redb away to begin with an empty store, \
+         which loses everything. See \"A damaged store\" in docs/api-server.md."
+    )]
+    Damaged { dir: PathBuf, what: String },
     /// Keys or certificates cannot be made or read.
     #[error("cannot prepare keys and certificates")]
     Pki(#[from] crate::auth::pki::PkiError),
@@ -125,10 +133,17 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         path: config.data_dir.clone(),
         source,
     };
+    let bad_store = |error| match error {
+        StoreError::Damaged(what) => StartError::Damaged {
+            dir: store_dir(&config),
+            what,
+        },
+        error => StartError::Store(error),
+    };
     files::private_dir(&config.data_dir).map_err(bad_dir)?;
-    let store = open_store(&config).await?;
+    let store = open_store(&config).await?.map_err(bad_store)?;
     let (server, collector) = assemble(&config, store)?;
-    let following = follow(&server).await?;
+    let following = follow(&server).await.map_err(bad_store)?;
     let objects = server.cache.stored().map(|collection| collection.count()).sum();
 
     let (address, listeners) = bind(&config)?;
@@ -256,13 +271,20 @@ fn bind(config: &Config) -> Result<(SocketAddr, Vec<TcpListener>), StartError> {
     Ok((address, listeners))
 }
 
-async fn open_store(config: &Config) -> Result<Arc<dyn Store>, StartError> {
+fn store_dir(config: &Config) -> PathBuf {
+    config.data_dir.join("store")
+}
+
+/// Opens the store; the inner error is the store's own.
+async fn open_store(config: &Config) -> Result<Result<Arc<dyn Store>, StoreError>, StartError> {
     Ok(match &config.store {
         StoreChoice::Embedded => {
-            let dir = config.data_dir.join("store");
+            let dir = store_dir(config);
             let open = move || EmbeddedStore::open(&dir, Options::default());
             let opened = tokio::task::spawn_blocking(open).await;
-            Arc::new(opened.expect("opening does not panic")?)
+            opened
+                .expect("opening does not panic")
+                .map(|store| Arc::new(store) as Arc<dyn Store>)
         }
         StoreChoice::Etcd {
             endpoints,
@@ -288,13 +310,15 @@ async fn open_store(config: &Config) -> Result<Arc<dyn Store>, StartError> {
                 identity,
                 ask_progress: None,
             };
-            Arc::new(EtcdStore::connect(options).await?)
+            EtcdStore::connect(options)
+                .await
+                .map(|store| Arc::new(store) as Arc<dyn Store>)
         }
     })
 }
 
 /// Fills the cache and keeps it up.
-async fn follow(server: &Arc<Server>) -> Result<JoinHandle<()>, StartError> {
+async fn follow(server: &Arc<Server>) -> Result<JoinHandle<()>, StoreError> {
     let newest = server.store.revision().await?;
     let following = server.cache.start(Arc::clone(&server.store)).await?;
     let follower = server.clone();

@@ -118,7 +118,10 @@ impl Server {
                 ApiError::Expired { message: error.to_string(), fresh_continue: None }
             }
             StoreError::Invalid(why) => ApiError::TooLarge(why.clone()),
-            StoreError::Future { .. } | StoreError::Damaged(_) => {
+            StoreError::Future { .. }
+            | StoreError::Damaged(_)
+            | StoreError::UnknownFormat(_)
+            | StoreError::InUse(_) => {
                 tracing::error!(%error, "the store failed");
                 ApiError::Internal(error.to_string())
             }

@@ -33,6 +33,14 @@ pub enum StoreError {
     /// The data on disk or an answer of the engine is not what it must be.
     #[error("the store is damaged: {0}")]
     Damaged(String),
+    /// Another process has the store open.
+    #[error("{0} is in use by another process")]
+    InUse(String),
+    /// The data on disk is of a format that this release does not know.
+    #[error(
+        "the store has format {0}, which this release does not know: use the release that wrote it, or a later one"
+    )]
+    UnknownFormat(u64),
     /// The request itself is malformed: two effects on one key, too many effects, too large a value.
     #[error("the store cannot carry this request: {0}")]
     Invalid(String),

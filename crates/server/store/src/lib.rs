@@ -11,6 +11,7 @@
 //!   order, all events of one revision together, or ends with [`StoreError::Compacted`].
 //! - A range at revision R shows exactly the state after R, or fails with [`StoreError::Compacted`].
 
+pub mod backup;
 pub mod embedded;
 mod entry;
 mod error;
@@ -54,6 +55,11 @@ pub trait Store: Send + Sync {
 
     /// Asks every running watch to report progress soon, even if nothing changes below its prefix.
     fn request_progress(&self) -> Answer<'_, ()>;
+
+    /// How the engine's own tools back it up; none if [`backup::write`] does.
+    fn own_backup(&self) -> Option<&'static str> {
+        None
+    }
 
     /// Forgets history before `revision`: older ranges and watches answer "too old" from now on.
     fn compact(&self, revision: Revision) -> Answer<'_, ()>;

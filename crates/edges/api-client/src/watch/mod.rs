@@ -4,6 +4,10 @@
 //! a gap that the server cannot fill leads to a new list, after which objects that are gone are
 //! reported as deleted, exactly as if nobody had looked away. Callers never see an error: they see events late.
 //!
+//! A server whose store was restored from a backup has another history than the one that was followed. That shows in
+//! versions that go back, in a version that the server does not have yet, or in silence where bookmarks were asked
+//! for. Each leads to a new list.
+//!
 //! Lists are streamed over the watch itself where the server can do that, so no page is held in memory.
 
 pub(crate) mod decode;
@@ -287,7 +291,7 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
     fn paged(&mut self, page: Result<Page, ApiError>) -> Result<(), ApiError> {
         let Page { metadata, items } = page.inspect_err(|_| self.state = State::Empty)?;
         for item in &items {
-            self.applied(item.get());
+            self.applied(item.get())?;
         }
         self.state = if metadata.r#continue.is_empty() {
             self.listed(&metadata.resource_version);
@@ -341,16 +345,23 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
     }
 
     /// Everything up to this version was seen.
-    fn seen(&mut self, version: &str) {
+    fn seen(&mut self, version: &str) -> Result<(), ApiError> {
         if let State::Open(stream) = &mut self.state {
+            // The objects of a list come in the order of their names.
+            if !self.known.listing() && is_before(version, &stream.resource_version) {
+                let before = &stream.resource_version;
+                let message = format!("the server's history went back from version {before} to {version}");
+                return Err(ApiError::expired(message));
+            }
             version.clone_into(&mut stream.resource_version);
         }
+        Ok(())
     }
 
     fn take(&mut self, line: &[u8]) -> Result<(), ApiError> {
         let line = Line::read(line)?;
         match line.kind {
-            Kind::Added | Kind::Modified => self.applied(line.object),
+            Kind::Added | Kind::Modified => self.applied(line.object)?,
             Kind::Deleted => {
                 let Heading {
                     namespace,
@@ -358,7 +369,7 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
                     resource_version,
                     ..
                 } = Head::read(line.object)?.metadata;
-                self.seen(&resource_version);
+                self.seen(&resource_version)?;
                 self.known.remove(&namespace, &name);
                 self.ready.push_back(Event::Deleted {
                     key: ObjectKey::new(&namespace, &name),
@@ -372,7 +383,7 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
                     annotations,
                     ..
                 } = Head::read(line.object)?.metadata;
-                self.seen(&resource_version);
+                self.seen(&resource_version)?;
                 if !self.known.listing() {
                     self.ready.push_back(Event::Synced(resource_version.into()));
                 } else if annotations.initial_events_end.as_deref() == Some("true") {
@@ -390,7 +401,7 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
     }
 
     /// Takes in an object and notes its version. One that cannot be read is named in the log and left out.
-    fn applied(&mut self, text: &str) {
+    fn applied(&mut self, text: &str) -> Result<(), ApiError> {
         let resource = self.scope.resource.plural;
         let Heading {
             namespace,
@@ -401,10 +412,10 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
             Ok(head) => head.metadata,
             Err(error) => {
                 tracing::warn!(resource, %error, "ignoring an object without readable metadata");
-                return;
+                return Ok(());
             }
         };
-        self.seen(&resource_version);
+        self.seen(&resource_version)?;
         match serde_json::from_str(text) {
             Ok(object) => {
                 self.known.insert(&namespace, &name);
@@ -418,6 +429,7 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
                 tracing::warn!(resource, %namespace, %name, %error, "ignoring an object that cannot be read");
             }
         }
+        Ok(())
     }
 
     fn listed(&mut self, version: &str) {
@@ -484,8 +496,15 @@ impl Stream {
     async fn next(&mut self) -> Result<Option<BytesMut>, ApiError> {
         let line = tokio::time::timeout_at(self.last_line + SILENCE, self.lines.next()).await;
         self.last_line = Instant::now();
-        line.unwrap_or_else(|_| Err(ApiError::Unreachable(format!("silent for {SILENCE:?}"))))
+        // A dead connection, or a server that waits for a version that its history does not have.
+        line.unwrap_or_else(|_| Err(ApiError::expired(format!("silent for {SILENCE:?}"))))
     }
+}
+
+/// Whether one version is older than another. They are numbers on every server that we know, and compared only where
+/// they are.
+fn is_before(version: &str, other: &str) -> bool {
+    matches!((version.parse::<u64>(), other.parse::<u64>()), (Ok(version), Ok(other)) if version < other)
 }
 
 #[cfg(test)]

@@ -237,3 +237,40 @@ async fn dropping_next_at_any_point_loses_no_event_and_asks_for_nothing_twice() 
         without_timeouts(patient.asked())
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn versions_that_go_back_lead_to_a_list() {
+    let first = [
+        line("ADDED", "a", "1", 10),
+        line("ADDED", "b", "90", 20),
+        bookmark("100", true),
+    ]
+    .concat();
+    // The server's store was restored from a backup: it goes on, from an older version.
+    for back in [bookmark("60", false), line("MODIFIED", "a", "61", 11)] {
+        let restored = [line("ADDED", "a", "61", 11), bookmark("61", true)].concat();
+        let script = Script::new(&[(200, &(first.clone() + &back)), (200, &restored)]);
+        assert_eq!(
+            events(&script, 8).await[3..],
+            [
+                Event::Synced("100".into()),
+                Event::Init,
+                applied("a", "61", 11),
+                gone("b", None),
+                Event::Synced("61".into())
+            ]
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_version_that_the_server_does_not_have_leads_to_a_list() {
+    let first = [line("ADDED", "a", "1", 10), bookmark("100", true)].concat();
+    let too_large = r#"{"code":504,"reason":"Timeout","message":"Too large resource version: 100, current: 60","details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}}"#;
+    let second = [line("ADDED", "a", "1", 10), bookmark("60", true)].concat();
+    let script = Script::new(&[(200, &first), (504, too_large), (200, &second)]);
+    assert_eq!(events(&script, 6).await[5], Event::Synced("60".into()));
+    let asked = script.asked();
+    assert!(asked[1].contains("resourceVersion=100"), "{asked:?}");
+    assert!(asked[2].contains("sendInitialEvents=true"), "{asked:?}");
+}

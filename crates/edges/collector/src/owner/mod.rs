@@ -185,6 +185,11 @@ impl Owner {
                     let now = now();
                     inbox.drain(..).for_each(|input| self.take(input, now));
                     self.changed = true;
+                    if self.world.history_lost {
+                        // A new process measures the new history; programmers do likewise.
+                        tracing::error!("the API server was restored to an older version: starting over");
+                        break;
+                    }
                 }
                 _ = lines.observed.recv_many(&mut observed, BATCH) => {
                     observed.drain(..).for_each(|seen| self.observe(seen));

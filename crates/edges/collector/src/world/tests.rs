@@ -240,3 +240,18 @@ fn where_the_server_says_less_that_is_marked() {
     world.service(gone, Moment(20_000_000));
     assert_eq!(newest(&world), (Moment(20_000_000), Dated::Watch));
 }
+
+#[test]
+fn versions_that_go_back_are_another_history() {
+    let mut world = World::new();
+    world.slice(Event::Synced("90".into()), Moment(0));
+    world.pod(Event::Synced("100".into()), Moment(0));
+    world.slice(Event::Synced("95".into()), Moment(0));
+    assert!(
+        !world.history_lost,
+        "watches of different kinds are not equally far"
+    );
+    world.slice(Event::Init, Moment(0));
+    world.slice(Event::Synced("60".into()), Moment(0));
+    assert!(world.history_lost);
+}

@@ -18,6 +18,8 @@ pub enum Route {
     },
     /// `/metrics`.
     Metrics,
+    /// `/backup`: everything in the store.
+    Backup,
     /// `/`: the paths there are.
     Root,
     /// `/api`.
@@ -97,6 +99,7 @@ pub fn route(path: &str) -> Option<Route> {
         [] => Some(Route::Root),
         ["version"] => Some(Route::Version),
         ["metrics"] => Some(Route::Metrics),
+        ["backup"] => Some(Route::Backup),
         [probe @ ("healthz" | "livez" | "readyz"), check @ ..] if check.len() <= 1 => Some(Route::Health {
             probe: (*probe).into(),
             check: check.first().map(|check| (*check).into()),

@@ -8,6 +8,7 @@
 
 use super::Options;
 use super::disk::Disk;
+use super::guard;
 use super::tables::{self, Changes, Fault, fault};
 use crate::StoreError;
 use redb::{Builder, Database, ReadTransaction, ReadableDatabase, StorageBackend};
@@ -66,7 +67,7 @@ impl Reopening {
         let mut attempt = 0;
         loop {
             let generation = self.read().generation;
-            match read() {
+            match self.caught(&read) {
                 Ok(done) => return Ok(done),
                 Err(Fault::Answer(error)) => return Err(error),
                 Err(fault) => {
@@ -95,9 +96,20 @@ impl Reopening {
     /// Writes changes durably. After an error they are on disk as a whole or not at all, which only
     /// a look at a fresh handle can tell.
     pub fn write(&self, changes: &Changes) -> Result<(), Fault> {
-        let handle = self.read();
-        let database = handle.database.as_ref().ok_or_else(lost)?;
-        tables::write(database, changes, self.quick_repair()?)
+        self.caught(|| {
+            let handle = self.read();
+            let database = handle.database.as_ref().ok_or_else(lost)?;
+            tables::write(database, changes, self.quick_repair()?)
+        })
+    }
+
+    /// Works on the database. A panic means that it is damaged, and that its state in memory may be as well.
+    fn caught<T>(&self, work: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+        guard::catch(work).unwrap_or_else(|panic| {
+            let error = StoreError::Damaged(panic);
+            self.disk.end(error.to_string());
+            Err(error.into())
+        })
     }
 
     /// What a failed operation means to callers.
@@ -136,9 +148,12 @@ impl Reopening {
         if handle.database.is_some() && handle.generation != generation {
             return Ok(());
         }
-        handle.database = None;
+        // A database that failed may fail again while it is dropped.
+        let _ = guard::catch(|| handle.database = None);
         self.check()?;
-        let database = self.open_anew().map_err(|fault| self.explain(fault))?;
+        let database = guard::catch(|| self.open_anew())
+            .unwrap_or_else(|panic| Err(StoreError::Damaged(panic).into()))
+            .map_err(|fault| self.explain(fault))?;
         handle.database = Some(database);
         handle.generation += 1;
         Ok(())
@@ -162,7 +177,10 @@ impl Reopening {
     pub fn close(&self) {
         let mut handle = self.handle.write().unwrap_or_else(PoisonError::into_inner);
         handle.closed = true;
-        handle.database = None;
+        // Closing writes to the database.
+        if let Err(panic) = guard::catch(|| handle.database = None) {
+            tracing::error!(panic, "the store was not closed cleanly");
+        }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Handle> {

@@ -19,7 +19,42 @@ use std::sync::{Arc, OnceLock};
 
 const DATA_FILE: &str = "store.redb";
 const NEW_FILE: &str = "store.redb.new";
+const REPLACED_FILE: &str = "store.redb.replaced";
 const LOCK_FILE: &str = "store.lock";
+
+/// Where the data of a directory is.
+pub fn data_file(dir: &Path) -> PathBuf {
+    dir.join(DATA_FILE)
+}
+
+/// Makes a new data file under another name, so that a crash cannot leave a half-made one behind.
+pub fn make<E: From<StoreError>>(dir: &Path, fill: impl FnOnce(Disk) -> Result<(), E>) -> Result<(), E> {
+    let new = dir.join(NEW_FILE);
+    let _ = std::fs::remove_file(&new);
+    let filled = Disk::open_file(&new).map_err(E::from).and_then(fill);
+    if filled.is_err() {
+        let _ = std::fs::remove_file(&new);
+    }
+    filled
+}
+
+/// Gives the new data file its name.
+pub fn publish(dir: &Path) -> Result<(), StoreError> {
+    rename(dir, &dir.join(NEW_FILE), &data_file(dir))
+}
+
+/// Keeps the data file under another name, and says which.
+pub fn set_aside(dir: &Path) -> Result<PathBuf, StoreError> {
+    let aside = dir.join(REPLACED_FILE);
+    rename(dir, &data_file(dir), &aside)?;
+    Ok(aside)
+}
+
+fn rename(dir: &Path, from: &Path, to: &Path) -> Result<(), StoreError> {
+    std::fs::rename(from, to)
+        .and_then(|()| File::open(dir)?.sync_all())
+        .map_err(|error| unavailable(to, &error))
+}
 
 /// The medium of a database. Clones share the medium.
 #[derive(Clone, Debug)]
@@ -40,19 +75,19 @@ impl Disk {
         }
     }
 
-    /// Opens the data file of a directory. If there is none, `make` writes it under another name
-    /// first, so that a crash cannot leave a half-made one behind.
-    pub fn open(dir: &Path, make: impl FnOnce(Self) -> Result<(), StoreError>) -> Result<Self, StoreError> {
-        let path = dir.join(DATA_FILE);
+    /// Opens the data file of a directory. If there is none, `fill` writes it first.
+    pub fn open(dir: &Path, fill: impl FnOnce(Self) -> Result<(), StoreError>) -> Result<Self, StoreError> {
+        let path = data_file(dir);
         if !path.exists() {
-            let new = dir.join(NEW_FILE);
-            let _ = std::fs::remove_file(&new);
-            make(Self::open_file(&new)?)?;
-            std::fs::rename(&new, &path)
-                .and_then(|()| File::open(dir)?.sync_all())
-                .map_err(|error| unavailable(&path, &error))?;
+            make(dir, fill)?;
+            publish(dir)?;
         }
-        Self::open_file(&path)
+        let disk = Self::open_file(&path)?;
+        // To redb an empty file is a new one.
+        match disk.len() {
+            Ok(0) => Err(StoreError::Damaged("the file is empty".into())),
+            _ => Ok(disk),
+        }
     }
 
     fn open_file(path: &Path) -> Result<Self, StoreError> {
@@ -195,10 +230,7 @@ pub fn lock(dir: &Path) -> Result<File, StoreError> {
         .map_err(|error| unavailable(&path, &error))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(StoreError::Unavailable(format!(
-            "{} is in use by another process",
-            dir.display()
-        ))),
+        Err(TryLockError::WouldBlock) => Err(StoreError::InUse(dir.display().to_string())),
         Err(TryLockError::Error(error)) => Err(unavailable(&path, &error)),
     }
 }

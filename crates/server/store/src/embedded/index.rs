@@ -22,6 +22,12 @@ pub struct At {
     pub index: u32,
 }
 
+impl From<(u64, u32)> for At {
+    fn from((revision, index): (u64, u32)) -> Self {
+        Self { revision, index }
+    }
+}
+
 /// One version of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {

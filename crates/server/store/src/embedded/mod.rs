@@ -8,7 +8,9 @@ mod cursor;
 mod database;
 mod disk;
 mod group;
+mod guard;
 mod index;
+mod restore;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -20,11 +22,12 @@ use cursor::{Cursor, Signal};
 use database::Reopening;
 use disk::Disk;
 use index::Index;
+pub use restore::{RestoreError, Restored, restore};
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
-use tables::Values;
+use tables::{Fault, Values};
 use tokio::sync::{mpsc, oneshot, watch};
 use window::Window;
 use writer::{Job, Writer};
@@ -80,12 +83,25 @@ struct Shared {
     lock: Mutex<Option<File>>,
 }
 
+/// Whether there is a store in a directory, of whatever state.
+pub fn exists(dir: &Path) -> bool {
+    disk::data_file(dir).exists()
+}
+
 impl EmbeddedStore {
     /// Opens or creates the store in a directory, which no other process may use meanwhile.
     pub fn open(dir: &Path, options: Options) -> Result<Self, StoreError> {
         let lock = disk::lock(dir)?;
-        let disk = Disk::open(dir, |disk| Reopening::open(disk, &options).map(drop))?;
-        Self::start(disk, Some(lock), options)
+        let open = || {
+            let disk = Disk::open(dir, |disk| Reopening::open(disk, &options).map(drop))?;
+            Self::start(disk, Some(lock), options.clone())
+        };
+        open().map_err(|error| match error {
+            StoreError::Damaged(what) => {
+                StoreError::Damaged(format!("{}: {what}", disk::data_file(dir).display()))
+            }
+            other => other,
+        })
     }
 
     fn start(disk: Disk, lock: Option<File>, options: Options) -> Result<Self, StoreError> {
@@ -186,6 +202,14 @@ impl Store for EmbeddedStore {
     }
 }
 
+/// A fault that says which key cannot be read.
+fn named(key: &str, fault: Fault) -> Fault {
+    match fault {
+        Fault::Answer(StoreError::Damaged(what)) => StoreError::Damaged(format!("{key}: {what}")).into(),
+        other => other,
+    }
+}
+
 impl Shared {
     fn index(&self) -> RwLockReadGuard<'_, Index> {
         self.index.read().unwrap_or_else(PoisonError::into_inner)
@@ -213,9 +237,10 @@ impl Shared {
             let values = Values::open(&snapshot)?;
             let mut entries = Vec::with_capacity(selection.entries.len());
             for (key, version) in selection.entries {
+                let value = values.get(version.at).map_err(|fault| named(&key, fault))?;
                 entries.push(Entry {
                     key,
-                    value: values.get(version.at)?,
+                    value,
                     revision: Revision(version.at.revision),
                     created: Revision(version.created),
                 });

@@ -2,6 +2,10 @@
 //!
 //! `log` has one small record per version and `values` the value, both by place. They are apart so
 //! that opening the store reads the log only. `meta` holds what compaction must not forget.
+//!
+//! redb checks its pages after a crash and not when it reads them. So every record and value carries a checksum over
+//! itself and its place, and `meta` the number and the sum of the records' checksums: what is read is what was
+//! written, all of it, or [`StoreError::Damaged`].
 
 use super::disk::is_full;
 use super::group::Write;
@@ -11,14 +15,22 @@ use crate::{Batch, Entry, Event, Revision, StoreError};
 use bytes::Bytes;
 use redb::{
     Database, Durability, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition,
+    WriteTransaction,
 };
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 const LOG: TableDefinition<(u64, u32), &[u8]> = TableDefinition::new("log");
 const VALUES: TableDefinition<(u64, u32), &[u8]> = TableDefinition::new("values");
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 
-const FORMAT: (&str, u64) = ("format", 1);
+const FORMAT: &str = "format";
+/// The format that this release writes. Format 1 had no checksums; it is rewritten when it is opened.
+const CURRENT: u64 = 2;
+const UNCHECKED: u64 = 1;
+/// How many records the log has, and the sum of their checksums.
+const RECORDS: &str = "records";
+const SUM: &str = "sum";
 const COMPACTED: &str = "compacted";
 /// The newest revision when history was last forgotten: its record may be gone from the log, and it
 /// must not be given out again.
@@ -58,6 +70,12 @@ impl From<Fault> for StoreError {
 pub fn fault(error: impl Into<redb::Error>) -> Fault {
     match error.into() {
         redb::Error::Io(error) if is_full(&error) => Fault::Full,
+        redb::Error::Io(error) if error.kind() == ErrorKind::UnexpectedEof => {
+            Fault::Answer(StoreError::Damaged("the file is cut off".into()))
+        }
+        redb::Error::Io(error) if error.kind() == ErrorKind::InvalidData => {
+            Fault::Answer(StoreError::Damaged(error.to_string()))
+        }
         error @ (redb::Error::Io(_) | redb::Error::PreviousIo | redb::Error::DatabaseClosed) => {
             Fault::Lost(error.to_string())
         }
@@ -123,31 +141,142 @@ pub struct Changes<'a> {
     pub compact: Option<(u64, u64)>,
 }
 
-/// Makes the tables of a new database, and refuses one of another format.
+/// Makes the tables of a new database, brings an older one up to date, and refuses one that this release does not know.
 pub fn prepare(database: &Database, quick_repair: bool) -> Result<(), Fault> {
     let reader = database.begin_read().map_err(fault)?;
-    match reader.open_table(META) {
-        Ok(meta) => {
-            let format = meta.get(FORMAT.0).map_err(fault)?.map(|format| format.value());
-            if format == Some(FORMAT.1) {
-                return Ok(());
-            }
-            let message = format!("format {format:?} is not {}, which this release reads", FORMAT.1);
-            return Err(StoreError::Damaged(message).into());
-        }
-        Err(redb::TableError::TableDoesNotExist(_)) => {}
+    let format = match reader.open_table(META) {
+        Ok(meta) => meta.get(FORMAT).map_err(fault)?.map(|format| format.value()),
+        Err(redb::TableError::TableDoesNotExist(_)) => Some(0),
         Err(error) => return Err(fault(error)),
+    };
+    match format {
+        Some(CURRENT) => Ok(()),
+        Some(0) => begin(database, quick_repair, |_| Ok(Log::default())),
+        Some(UNCHECKED) => {
+            tracing::info!("rewriting the store with checksums; earlier releases cannot read it afterwards");
+            begin(database, quick_repair, |writer| add_checksums(&reader, writer))
+        }
+        Some(newer) => Err(StoreError::UnknownFormat(newer).into()),
+        None => Err(StoreError::Damaged("it does not say which format it has".into()).into()),
     }
+}
+
+/// Writes what a database of the current format has, in one commit with what `fill` writes.
+fn begin(
+    database: &Database,
+    quick_repair: bool,
+    fill: impl FnOnce(&WriteTransaction) -> Result<Log, Fault>,
+) -> Result<(), Fault> {
     let mut writer = database.begin_write().map_err(fault)?;
     writer.set_two_phase_commit(true);
     writer.set_quick_repair(quick_repair);
     {
         writer.open_table(LOG).map_err(fault)?;
         writer.open_table(VALUES).map_err(fault)?;
+        let log = fill(&writer)?;
         let mut meta = writer.open_table(META).map_err(fault)?;
-        meta.insert(FORMAT.0, FORMAT.1).map_err(fault)?;
+        meta.insert(FORMAT, CURRENT).map_err(fault)?;
+        log.store(&mut meta)?;
     }
     writer.commit().map_err(fault)
+}
+
+/// Rewrites every record and value of format 1.
+fn add_checksums(reader: &ReadTransaction, writer: &WriteTransaction) -> Result<Log, Fault> {
+    let mut sums = Log::default();
+    for (definition, is_log) in [(LOG, true), (VALUES, false)] {
+        let mut table = writer.open_table(definition).map_err(fault)?;
+        for item in reader
+            .open_table(definition)
+            .map_err(fault)?
+            .iter()
+            .map_err(fault)?
+        {
+            let (place, bytes) = item.map_err(fault)?;
+            let at = At::from(place.value());
+            let sealed = seal(at, bytes.value());
+            if is_log {
+                Record::decode(bytes.value())?;
+                sums.add(&sealed);
+            }
+            table.insert(place.value(), sealed.as_slice()).map_err(fault)?;
+        }
+    }
+    Ok(sums)
+}
+
+/// What the log holds, in two numbers that change with every record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Log {
+    records: u64,
+    sum: u64,
+}
+
+impl Log {
+    fn load(meta: &impl ReadableTable<&'static str, u64>) -> Result<Self, Fault> {
+        let number = |name| -> Result<u64, Fault> {
+            let number = meta.get(name).map_err(fault)?;
+            let missing = || StoreError::Damaged(format!("its {name} are missing"));
+            Ok(number.ok_or_else(missing)?.value())
+        };
+        Ok(Self {
+            records: number(RECORDS)?,
+            sum: number(SUM)?,
+        })
+    }
+
+    fn store(self, meta: &mut redb::Table<'_, &'static str, u64>) -> Result<(), Fault> {
+        meta.insert(RECORDS, self.records).map_err(fault)?;
+        meta.insert(SUM, self.sum).map_err(fault)?;
+        Ok(())
+    }
+
+    fn add(&mut self, sealed: &[u8]) {
+        self.records = self.records.wrapping_add(1);
+        self.sum = self.sum.wrapping_add(stated(sealed));
+    }
+
+    fn remove(&mut self, sealed: &[u8]) {
+        self.records = self.records.wrapping_sub(1);
+        self.sum = self.sum.wrapping_sub(stated(sealed));
+    }
+}
+
+/// The checksum that comes before some bytes.
+fn stated(sealed: &[u8]) -> u64 {
+    let stated = sealed.first_chunk().copied().unwrap_or_default();
+    u64::from(u32::from_le_bytes(stated))
+}
+
+/// Bytes with the checksum of themselves and their place before them.
+fn seal(at: At, bytes: &[u8]) -> Vec<u8> {
+    let mut sealed = Vec::with_capacity(4 + bytes.len());
+    sealed.extend(checksum(at, bytes).to_le_bytes());
+    sealed.extend(bytes);
+    sealed
+}
+
+/// What was sealed, if it still is.
+fn unseal<'a>(at: At, what: &str, sealed: &'a [u8]) -> Result<&'a [u8], StoreError> {
+    let damaged = || {
+        StoreError::Damaged(format!(
+            "the {what} of revision {} does not match its checksum",
+            at.revision
+        ))
+    };
+    let (stated, bytes) = sealed.split_first_chunk().ok_or_else(damaged)?;
+    match u32::from_le_bytes(*stated) == checksum(at, bytes) {
+        true => Ok(bytes),
+        false => Err(damaged()),
+    }
+}
+
+fn checksum(at: At, bytes: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&at.revision.to_le_bytes());
+    hasher.update(&at.index.to_le_bytes());
+    hasher.update(bytes);
+    hasher.finalize()
 }
 
 /// Writes changes; when this returns they survive a power loss.
@@ -162,6 +291,8 @@ pub fn write(database: &Database, changes: &Changes, quick_repair: bool) -> Resu
     {
         let mut log = writer.open_table(LOG).map_err(fault)?;
         let mut values = writer.open_table(VALUES).map_err(fault)?;
+        let mut meta = writer.open_table(META).map_err(fault)?;
+        let mut sums = Log::load(&meta)?;
         for write in changes.writes {
             let place = (write.at.revision, write.at.index);
             let record = Record {
@@ -170,17 +301,25 @@ pub fn write(database: &Database, changes: &Changes, quick_repair: bool) -> Resu
                 previous: write.previous,
                 key: &write.key,
             };
-            log.insert(place, record.encode().as_slice()).map_err(fault)?;
+            let sealed = seal(write.at, &record.encode());
+            sums.add(&sealed);
+            log.insert(place, sealed.as_slice()).map_err(fault)?;
             if let Some(value) = &write.value {
-                values.insert(place, &value[..]).map_err(fault)?;
+                values
+                    .insert(place, seal(write.at, value).as_slice())
+                    .map_err(fault)?;
             }
         }
         for at in changes.garbage {
-            log.remove((at.revision, at.index)).map_err(fault)?;
+            if let Some(sealed) = log.remove((at.revision, at.index)).map_err(fault)? {
+                sums.remove(sealed.value());
+            }
             values.remove((at.revision, at.index)).map_err(fault)?;
         }
+        if !changes.writes.is_empty() || !changes.garbage.is_empty() {
+            sums.store(&mut meta)?;
+        }
         if let Some((compacted, newest)) = changes.compact {
-            let mut meta = writer.open_table(META).map_err(fault)?;
             meta.insert(COMPACTED, compacted).map_err(fault)?;
             meta.insert(FLOOR, newest).map_err(fault)?;
         }
@@ -203,20 +342,26 @@ pub fn load_index(reader: &ReadTransaction) -> Result<Index, Fault> {
     };
     let mut index = Index::new(number(FLOOR)?.max(FIRST), number(COMPACTED)?);
     let log = reader.open_table(LOG).map_err(fault)?;
+    let mut sums = Log::default();
     for item in log.iter().map_err(fault)? {
-        let (place, record) = item.map_err(fault)?;
-        let (revision, place) = place.value();
-        let record = Record::decode(record.value())?;
-        let at = At {
-            revision,
-            index: place,
-        };
+        let (place, sealed) = item.map_err(fault)?;
+        let at = At::from(place.value());
+        sums.add(sealed.value());
+        let record = Record::decode(unseal(at, "record", sealed.value())?)?;
         let version = Version {
             at,
             created: record.created,
             live: record.live,
         };
         index.insert(record.key.into(), version);
+    }
+    let stated = Log::load(&meta)?;
+    if sums != stated {
+        let (found, stated) = (sums.records, stated.records);
+        return Err(StoreError::Damaged(format!(
+            "its log has {found} records that are not the {stated} written"
+        ))
+        .into());
     }
     Ok(index)
 }
@@ -236,7 +381,7 @@ impl Values {
         let value = value.ok_or_else(|| {
             StoreError::Damaged(format!("the value of revision {} is missing", at.revision))
         })?;
-        Ok(Bytes::copy_from_slice(value.value()))
+        Ok(Bytes::copy_from_slice(unseal(at, "value", value.value())?))
     }
 }
 
@@ -253,12 +398,12 @@ pub fn read_events(
     let mut step = Step::new(after, limit);
     let places = (after + 1, 0)..=(up_to, u32::MAX);
     for (count, item) in log.range(places).map_err(fault)?.enumerate() {
-        let (place, record) = item.map_err(fault)?;
+        let (place, sealed) = item.map_err(fault)?;
         let (revision, index) = place.value();
         if step.is_full_before(revision) || (index == 0 && count >= SCAN_RECORDS) {
             return Ok(step.finish_before(revision));
         }
-        let record = Record::decode(record.value())?;
+        let record = Record::decode(unseal(At { revision, index }, "record", sealed.value())?)?;
         if record.key.starts_with(prefix) {
             step.push(event(&values, At { revision, index }, &record)?);
         }

@@ -190,6 +190,12 @@ impl Pump {
             return Err(self.cancelled(&answer).into());
         }
         if answer.created {
+            // Etcd waits for a start in the future, which may never come if it was restored from a snapshot.
+            let newest = answer.header.map(|header| revision(header.revision));
+            if let Some(newest) = newest.filter(|newest| *newest < self.position) {
+                let asked = self.position;
+                return Err(StoreError::Future { asked, newest }.into());
+            }
             return Ok(true);
         }
         let is_progress = answer.events.is_empty() && self.held.is_empty() && !answer.fragment;

@@ -210,6 +210,10 @@ impl EtcdStore {
 }
 
 impl Store for EtcdStore {
+    fn own_backup(&self) -> Option<&'static str> {
+        Some("objects are kept in etcd: back them up with `etcdctl snapshot save FILE`")
+    }
+
     fn revision(&self) -> Answer<'_, Revision> {
         Box::pin(async { Ok(self.client.revision().await?) })
     }

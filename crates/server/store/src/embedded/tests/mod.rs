@@ -1,6 +1,8 @@
 //! Does the engine keep its promises on a disk that fails, and compared with a simple model?
 
+mod damage;
 mod faults;
+mod formats;
 mod model;
 mod sim;
 

@@ -47,7 +47,12 @@ impl SimDisk {
         Self::with_bytes(Vec::new(), plan)
     }
 
-    fn with_bytes(bytes: Vec<u8>, plan: Plan) -> Self {
+    /// What reads see.
+    pub fn bytes(&self) -> Vec<u8> {
+        self.lock().bytes.clone()
+    }
+
+    pub fn with_bytes(bytes: Vec<u8>, plan: Plan) -> Self {
         let blocks = (bytes.len() as u64).div_ceil(BLOCK);
         Self(Arc::new(Mutex::new(Sim {
             durable: bytes.clone(),
