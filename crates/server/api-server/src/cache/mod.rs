@@ -55,8 +55,20 @@ struct Applied {
 /// From where the store is followed.
 struct Place {
     revision: Revision,
-    /// The last write that was seen, to tell whether the store still has the same history.
+    /// The last write that was seen and is in force, to tell whether the store still has the same history.
     last: Option<Entry>,
+}
+
+impl Place {
+    fn advance(&mut self, batch: &Batch) {
+        self.revision = batch.complete_to;
+        for event in &batch.events {
+            match event {
+                Event::Put { entry, .. } => self.last = Some(entry.clone()),
+                Event::Delete { key, .. } => drop(self.last.take_if(|last| last.key == *key)),
+            }
+        }
+    }
 }
 
 /// How many revisions of history are read back at a start, so that clients can resume their watches.
@@ -248,8 +260,7 @@ impl Cache {
         loop {
             match watch.next().await {
                 Ok(batch) => {
-                    place.revision = batch.complete_to;
-                    place.last = last_put(&batch).or(place.last.take());
+                    place.advance(&batch);
                     self.apply(batch);
                 }
                 Err(error) => return error,
@@ -327,7 +338,7 @@ async fn check_history(store: &dyn Store, place: &Place) -> Result<(), StoreErro
         prefix: last.key.to_string(),
         after: None,
         limit: 1,
-        at: Some(last.revision),
+        at: Some(place.revision),
     };
     let then = match store.range(range).await {
         // Nothing was put for so long that it is no longer known how it came about. The watch is not too old.
@@ -340,13 +351,6 @@ async fn check_history(store: &dyn Store, place: &Place) -> Result<(), StoreErro
     Err(StoreError::Future {
         asked: place.revision,
         newest: last.revision,
-    })
-}
-
-fn last_put(batch: &Batch) -> Option<Entry> {
-    batch.events.iter().rev().find_map(|event| match event {
-        Event::Put { entry, .. } => Some(entry.clone()),
-        Event::Delete { .. } => None,
     })
 }
 
@@ -403,5 +407,37 @@ mod tests {
             *log.0.lock(),
             [("a".to_owned(), Fate::Removed), ("b".to_owned(), Fate::Written)]
         );
+    }
+
+    async fn commit(store: &dyn Store, op: pointsman_store::Op) -> Revision {
+        let transaction = pointsman_store::Transaction {
+            expect: Vec::new(),
+            ops: vec![op],
+        };
+        match store.commit(transaction).await {
+            Ok(pointsman_store::Outcome::Committed(revision)) => revision,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_store_is_followed_when_the_last_write_that_was_seen_is_compacted() {
+        use pointsman_store::Op;
+        use pointsman_store::embedded::{EmbeddedStore, Options};
+        let dir = tempfile::tempdir().unwrap();
+        let store: Arc<dyn Store> = Arc::new(EmbeddedStore::open(dir.path(), Options::default()).unwrap());
+        let key = |name: &str| -> Arc<str> { format!("{}{name}", keys::ROOT).into() };
+        for name in ["a", "b"] {
+            commit(&*store, Op::Put(key(name), Bytes::new())).await;
+        }
+        let newest = commit(&*store, Op::Delete(key("b"))).await;
+        store.compact(newest).await.unwrap();
+        let cache = Arc::new(Cache::new(Window::default(), Vec::new()));
+        let following = cache.start(store.clone()).await.unwrap();
+        let following = tokio::spawn(following);
+        let later = commit(&*store, Op::Put(key("c"), Bytes::new())).await;
+        let seen = tokio::time::timeout(Duration::from_secs(20), cache.wait_for(later)).await;
+        assert!(seen.is_ok(), "the write is seen");
+        following.abort();
     }
 }

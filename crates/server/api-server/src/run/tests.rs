@@ -33,7 +33,7 @@ impl World {
         let home = tempfile::tempdir().unwrap();
         let config = config(home.path().join("data"));
         files::private_dir(&config.data_dir).unwrap();
-        let store = open_store(&config).await.unwrap();
+        let store = open_store(&config).await.unwrap().unwrap();
         let (server, _) = assemble(&config, store).unwrap();
         let following = follow(&server).await.unwrap();
         bootstrap::run(&server, None).await.unwrap();
