@@ -1,6 +1,7 @@
 //! `pointsman controllers`.
 
 use crate::duration;
+use crate::metrics_access;
 use crate::shutdown::run_until_signal;
 use anyhow::bail;
 use clap::Args;
@@ -96,9 +97,11 @@ pub struct Flags {
     /// out.
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration::parse)]
     pub latency_profile_step_timeout: Duration,
-    /// Where /healthz, /readyz and /metrics are served, without TLS; `off` serves nothing.
+    /// Where /healthz, /readyz and /metrics are served; `off` serves nothing.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:10257")]
     pub metrics_listen: String,
+    #[command(flatten)]
+    pub metrics_access: metrics_access::MetricsAccess,
 }
 
 /// How patient the cluster is with its nodes. The ConfigMap `kube-system/pointsman-controllers` overrides
@@ -197,6 +200,7 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
         loops: flags.controllers,
         leadership,
         metrics_listen,
+        guard: flags.metrics_access.settings()?,
         slices: Settings {
             max_endpoints_per_slice: flags.max_endpoints_per_slice,
             terminating_condition: flags

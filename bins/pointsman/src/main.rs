@@ -9,6 +9,7 @@ mod explain;
 mod gate;
 mod hollow;
 mod logging;
+mod metrics_access;
 mod metrics_reference;
 mod node;
 mod output;

@@ -31,17 +31,18 @@ struct Role {
 const ROLES: [Role; 7] = [
     Role {
         title: "pointsman proxy, nftables mode",
-        place: "Port 10249 (`--metrics-bind-address`), plain HTTP.",
+        place: "Port 10249 (`--metrics-bind-address`), plain HTTP on loopback, elsewhere HTTPS for users who may `get /metrics`.",
         describe: |registry| drop(pointsman_proxy::metrics::Metrics::new(registry, Mode::Nftables)),
     },
     Role {
         title: "pointsman proxy, iptables mode",
-        place: "Port 10249 (`--metrics-bind-address`), plain HTTP.",
+        place: "Port 10249 (`--metrics-bind-address`), plain HTTP on loopback, elsewhere HTTPS for users who may `get /metrics`.",
         describe: |registry| drop(pointsman_proxy::metrics::Metrics::new(registry, Mode::Iptables)),
     },
     Role {
         title: "pointsman controllers",
-        place: "Port 10257 (`--metrics-listen`), plain HTTP. Only the leader's numbers move.",
+        place: "Port 10257 (`--metrics-listen`), plain HTTP on loopback, elsewhere HTTPS for users who may `get /metrics`. \
+                Only the leader's numbers move.",
         describe: pointsman_controllers::describe_metrics,
     },
     Role {

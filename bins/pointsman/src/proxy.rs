@@ -53,6 +53,8 @@ pub struct Flags {
     /// Where /metrics and /watermark are served; `off` serves nothing. By default 127.0.0.1:10249.
     #[arg(long, value_name = "ADDR:PORT")]
     metrics_bind_address: Option<String>,
+    #[command(flatten)]
+    metrics_access: crate::metrics_access::MetricsAccess,
     /// End if an address cannot be listened on, instead of trying again.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
     bind_address_hard_fail: Option<bool>,

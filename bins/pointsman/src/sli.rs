@@ -49,6 +49,10 @@ pub struct Flags {
     /// The port on which programmers of Nodes serve metrics.
     #[arg(long, value_name = "PORT", default_value_t = 10249)]
     pub programmer_port: u16,
+    /// A file with a token for programmers that ask for one, best of the audience pointsman.io/metrics. It is sent over
+    /// TLS only, and read anew for every connection.
+    #[arg(long, value_name = "FILE")]
+    pub programmer_token_file: Option<PathBuf>,
     /// How often each programmer's metrics are read.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse)]
     pub scrape_interval: Duration,
@@ -92,6 +96,7 @@ fn config(mut flags: Flags) -> anyhow::Result<Config> {
         relays: flags.relays,
         discover: flags.discover,
         programmer_port: flags.programmer_port,
+        programmer_token_file: flags.programmer_token_file,
         scrape_interval: flags.scrape_interval,
         gate_bound: flags.gate_bound,
         objective: flags.objective,

@@ -73,6 +73,7 @@ pub(super) fn resolve(flags: Flags, file: File) -> anyhow::Result<Config> {
         node_ip: node_ip(file.bind_address.or(flags.bind_address).as_deref())?,
         healthz: address(healthz.as_deref(), "0.0.0.0:10256", 10256)?,
         metrics: address(metrics.as_deref(), "127.0.0.1:10249", 10249)?,
+        guard: flags.metrics_access.settings()?,
         bind_or_fail: bind_or_fail.unwrap_or(false),
         fall_back_to_iptables: flags.nftables_fallback == Some(Fallback::Iptables),
         shown: Value::Null,

@@ -7,6 +7,7 @@ mod fleet;
 mod gate;
 mod nodes;
 mod ranges;
+mod readers;
 mod rollout;
 mod slices;
 mod watches;

@@ -13,6 +13,7 @@ mod features;
 mod kubectl;
 mod node;
 mod peer;
+mod readers;
 mod takeover;
 
 use std::time::{Duration, Instant};

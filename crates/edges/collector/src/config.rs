@@ -29,6 +29,8 @@ pub struct Config {
     pub discover: bool,
     /// Port of programmers that are found through Nodes.
     pub programmer_port: u16,
+    /// A token for programmers that ask for one.
+    pub programmer_token_file: Option<PathBuf>,
     /// How often the metrics of each programmer are read.
     pub scrape_interval: Duration,
     /// The longest wait of a gate, unless asked for another.
@@ -51,6 +53,7 @@ impl Config {
             relays: Vec::new(),
             discover: true,
             programmer_port: 10249,
+            programmer_token_file: None,
             scrape_interval: Duration::from_secs(10),
             gate_bound: pointsman_protocol::gate::DEFAULT_BOUND,
             objective: None,

@@ -18,6 +18,8 @@ pub struct Config {
     pub leadership: Option<Leadership>,
     /// Where health and metrics are served.
     pub metrics_listen: Option<SocketAddr>,
+    /// Who may read metrics.
+    pub guard: pointsman_guard::Settings,
     /// How slices are made.
     pub slices: Settings,
     /// How changes of slices are merged and failures repeated.

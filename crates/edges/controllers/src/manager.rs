@@ -11,6 +11,7 @@ use crate::workloads;
 use pointsman_api_client::election::{Election, Role};
 use pointsman_api_client::events::Recorder;
 use pointsman_api_client::{Client, ConnectError, connect};
+use pointsman_guard::{Guard, TlsError};
 use pointsman_model::Moment;
 use pointsman_telemetry::{BuildInfo, Definition, Gauge, Registry, register_process};
 use std::io;
@@ -27,6 +28,9 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// Why a process that runs loops gave up.
 #[derive(Debug, Error)]
 pub enum RunError {
+    /// Metrics cannot be protected.
+    #[error("metrics cannot be served")]
+    Guard(#[source] TlsError),
     /// There is no usable configuration of the connection.
     #[error("no connection to an API server can be set up")]
     Connect(#[from] ConnectError),
@@ -102,7 +106,9 @@ pub async fn run(config: Config, registry: Registry, stop: watch::Receiver<bool>
             .map_err(|source| RunError::Listen { address, source })?;
         let address = listener.local_addr().unwrap_or(address);
         tracing::info!(%address, "serving health and metrics");
-        side.spawn(serve::serve(listener, registry.clone(), is_ready));
+        let guard =
+            Guard::new(&config.guard, address, "pointsman-controllers", &client).map_err(RunError::Guard)?;
+        side.spawn(serve::serve(listener, registry.clone(), is_ready, guard));
     }
     let (recorder, writing_events) = Recorder::new(client.clone(), "pointsman-controllers");
     side.spawn(writing_events);

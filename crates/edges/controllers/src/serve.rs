@@ -1,23 +1,34 @@
 //! What can be asked over HTTP? Health, readiness and metrics.
 
 use http::{Request, Response, StatusCode};
-use pointsman_http::{Body, Connections, Incoming, Limits, Server, reply, text};
+use pointsman_guard::Guard;
+use pointsman_http::{Body, Connections, Incoming, Limits, Peer, Server, reply, text};
 use pointsman_telemetry::{CONTENT_TYPE, Registry};
+use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 /// Answers until the process ends.
-pub(crate) async fn serve(listener: TcpListener, registry: Registry, ready: watch::Receiver<bool>) {
-    let slots = Connections::register(&registry).slots("metrics", Limits::default());
-    let connected = move |_: &_| {
-        let (registry, ready) = (registry.clone(), ready.clone());
-        move |request: Request<Incoming>| {
-            std::future::ready(answer(request.uri().path(), &registry, *ready.borrow()))
-        }
-    };
+pub(crate) async fn serve(
+    listener: TcpListener,
+    registry: Registry,
+    ready: watch::Receiver<bool>,
+    guard: Arc<Guard>,
+) {
     let server = Server {
-        slots,
+        tls: guard.tls(),
+        slots: Connections::register(&registry).slots("metrics", Limits::default()),
         ..Server::default()
+    };
+    let connected = move |peer: &Peer| {
+        let (registry, ready, visitor) = (registry.clone(), ready.clone(), guard.visitor(peer));
+        move |request: Request<Incoming>| {
+            let (registry, ready, visitor) = (registry.clone(), ready.clone(), visitor.clone());
+            async move {
+                let refusal = visitor.refusal(&request).await;
+                refusal.unwrap_or_else(|| answer(request.uri().path(), &registry, *ready.borrow()))
+            }
+        }
     };
     server.serve_forever(listener, connected).await;
 }

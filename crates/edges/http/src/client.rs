@@ -8,6 +8,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -27,6 +28,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+
+use crate::unverified::unverified;
 
 /// How long a server may take to accept a connection, and for its part of a TLS handshake.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -80,7 +83,15 @@ pub struct Target {
     port: u16,
     prefix: String,
     tls: Option<Arc<ClientConfig>>,
+    token: Option<Arc<Token>>,
     read_buffer: Option<usize>,
+}
+
+/// What opens servers that ask for a token.
+struct Token {
+    /// Read anew for every question: tokens of pods are replaced.
+    file: PathBuf,
+    tls: Arc<ClientConfig>,
 }
 
 impl fmt::Debug for Target {
@@ -100,6 +111,7 @@ impl TryFrom<&Uri> for Target {
                 port: uri.port_u16().unwrap_or(80),
                 prefix: uri.path_and_query().map_or("", |it| it.as_str()).to_owned(),
                 tls: None,
+                token: None,
                 read_buffer: None,
             }),
             _ => Err(BadUrl(uri.to_string())),
@@ -132,6 +144,7 @@ impl Target {
             port: address.port(),
             prefix: String::new(),
             tls: None,
+            token: None,
             read_buffer: None,
         }
     }
@@ -141,6 +154,17 @@ impl Target {
     pub fn reading_little(self) -> Self {
         Self {
             read_buffer: Some(1024),
+            ..self
+        }
+    }
+
+    /// Tries TLS first, and sends the token in a file over it. A server that speaks none gets its question without the
+    /// token.
+    #[must_use]
+    pub fn with_token(self, file: PathBuf) -> Self {
+        let tls = unverified();
+        Self {
+            token: Some(Arc::new(Token { file, tls })),
             ..self
         }
     }
@@ -200,19 +224,22 @@ impl Target {
             ("", "") => "/".to_owned(),
             (prefix, path) => format!("{prefix}{path}"),
         };
+        let (stream, token) = timeout(CONNECT, self.connect())
+            .await
+            .unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
+            .map_err(|error| ClientError::Unreachable(authority.clone(), error))?;
         let mut request = Request::get(target)
             .header(header::HOST, &authority)
             .header(header::CONNECTION, "close");
         for (name, value) in headers {
             request = request.header(name, value);
         }
+        if let Some(token) = token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
         let request = request
             .body(Empty::<Bytes>::new())
             .map_err(|error| ClientError::BadRequest(authority.clone(), error))?;
-        let stream = timeout(CONNECT, self.connect())
-            .await
-            .unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
-            .map_err(|error| ClientError::Unreachable(authority.clone(), error))?;
         let failed = |error| ClientError::BadAnswer(authority.clone(), error);
         let mut builder = http1::Builder::new();
         builder.read_buf_exact_size(self.read_buffer);
@@ -233,17 +260,46 @@ impl Target {
         })
     }
 
-    async fn connect(&self) -> std::io::Result<Stream> {
-        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
-        stream.set_nodelay(true)?;
-        let Some(tls) = &self.tls else {
-            return Ok(Box::new(stream));
+    /// A connection, and the token to send over it.
+    async fn connect(&self) -> std::io::Result<(Stream, Option<String>)> {
+        if let Some(token) = &self.token {
+            match self.connect_tls(&token.tls).await {
+                Ok(stream) => {
+                    let text = tokio::fs::read_to_string(&token.file).await?;
+                    return Ok((stream, Some(text.trim().to_owned())));
+                }
+                Err(error) if !speaks_no_tls(error.kind()) => return Err(error),
+                Err(_) => {}
+            }
+        }
+        let stream: Stream = match &self.tls {
+            Some(tls) => self.connect_tls(tls).await?,
+            None => Box::new(self.connect_tcp().await?),
         };
+        Ok((stream, None))
+    }
+
+    async fn connect_tls(&self, tls: &Arc<ClientConfig>) -> std::io::Result<Stream> {
+        let stream = self.connect_tcp().await?;
         let name = ServerName::try_from(self.host.clone()).map_err(std::io::Error::other)?;
         Ok(Box::new(
             TlsConnector::from(tls.clone()).connect(name, stream).await?,
         ))
     }
+
+    async fn connect_tcp(&self) -> std::io::Result<TcpStream> {
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+}
+
+/// Whether a handshake failed because the other side answered in plain text, or ended the connection.
+fn speaks_no_tls(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::InvalidData | ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset
+    )
 }
 
 /// Gets a whole URL within a time, with headers; an answer of any status is an answer.

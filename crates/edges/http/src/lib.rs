@@ -17,6 +17,7 @@ mod quiet;
 mod reply;
 mod serve;
 mod slots;
+mod unverified;
 
 pub use accept::accept;
 pub use bind::{Wildcard, bind};
@@ -25,3 +26,4 @@ pub use client::{Answer, BadUrl, ClientError, GetError, Target, get};
 pub use reply::{Body, reply, stream, text};
 pub use serve::{Peer, Requests, Server};
 pub use slots::{Connections, Slots};
+pub use unverified::unverified;

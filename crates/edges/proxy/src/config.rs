@@ -42,6 +42,8 @@ pub struct Config {
     pub healthz: Option<SocketAddr>,
     /// Where metrics are served.
     pub metrics: Option<SocketAddr>,
+    /// Who may read them.
+    pub guard: pointsman_guard::Settings,
     /// Give up if an address cannot be listened on, instead of trying again.
     pub bind_or_fail: bool,
     /// Write rules by iptables if the kernel cannot hold the table of nftables mode, instead of giving up.
@@ -150,6 +152,7 @@ pub(crate) mod tests {
             healthz: None,
             metrics: None,
             bind_or_fail: false,
+            guard: pointsman_guard::Settings::default(),
             fall_back_to_iptables: false,
             shown: serde_json::Value::Null,
         }

@@ -2,12 +2,12 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 
 use ::http::{Request, Response};
 use pointsman_api_client::{Client, ConnectError, Event, Resource, Scope, Watcher, connect};
 use pointsman_dataplane::convert;
-use pointsman_http::{Body, Connections, Incoming, Limits, Slots, Wildcard, bind};
+use pointsman_guard::{Guard, TlsError};
+use pointsman_http::{Body, Connections, Incoming, Limits, Wildcard, bind};
 use pointsman_kernel::Mode;
 use pointsman_kernel::features::{Unsupported, probe_nftables};
 use pointsman_model::Interner;
@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::config::Config;
-use crate::http::{listen_and_serve, serve};
+use crate::http::{Door, listen_and_serve, serve};
 use crate::metrics::Metrics;
 use crate::owner::{INBOX, Input, Owner};
 use crate::read;
@@ -28,6 +28,9 @@ use crate::worker::Chain;
 /// Why a proxy gave up.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
+    /// Metrics cannot be protected.
+    #[error("metrics cannot be served")]
+    Guard(#[source] TlsError),
     /// There is no usable configuration of the connection.
     #[error("no connection to an API server can be set up")]
     Connect(#[from] ConnectError),
@@ -76,14 +79,20 @@ pub async fn run(
     let mut tasks = JoinSet::new();
     let connections = Connections::register(&registry);
     if let Some(address) = config.metrics {
-        let slots = connections.slots("metrics", Limits::default());
+        let door = Door {
+            slots: connections.slots("metrics", Limits::default()),
+            guard: Some(Guard::new(&config.guard, address, &config.node, &client).map_err(RunError::Guard)?),
+        };
         let answer = metrics(registry, &config, watermarks);
-        listen(&mut tasks, address, &config, "metrics", slots, answer)?;
+        listen(&mut tasks, address, &config, "metrics", door, answer)?;
     }
     if let Some(address) = config.healthz {
-        let slots = connections.slots("health", Limits::default());
+        let door = Door {
+            slots: connections.slots("health", Limits::default()),
+            guard: None,
+        };
         let answer = healthz(owner.health(), measured);
-        listen(&mut tasks, address, &config, "health", slots, answer)?;
+        listen(&mut tasks, address, &config, "health", door, answer)?;
     }
     let (sender, inbox) = mpsc::channel(INBOX);
     start_watches(&mut tasks, &client, &config, &sender);
@@ -121,15 +130,15 @@ fn listen(
     address: SocketAddr,
     config: &Config,
     what: &'static str,
-    slots: Arc<Slots>,
+    door: Door,
     answer: impl Fn(&Request<Incoming>) -> Response<Body> + Clone + Send + Sync + 'static,
 ) -> Result<(), RunError> {
     if config.bind_or_fail {
         let listener =
             bind(address, Wildcard::BothFamilies).map_err(|source| RunError::Listen { address, source })?;
-        tasks.spawn(serve(listener, what, slots, answer));
+        tasks.spawn(serve(listener, what, door, answer));
     } else {
-        tasks.spawn(listen_and_serve(address, what, slots, answer));
+        tasks.spawn(listen_and_serve(address, what, door, answer));
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::health::Health;
-use crate::http::serve;
+use crate::http::{Door, serve};
 
 /// Connections at once to the port of one Service: load balancers ask it.
 const CONNECTIONS: Limits = Limits {
@@ -86,7 +86,10 @@ impl ServiceServers {
     fn open(&mut self, name: &ServiceName, check: &HealthCheck) {
         let local_endpoints = Arc::new(AtomicU32::new(check.local_endpoints));
         let mut tasks = JoinSet::new();
-        let slots = Slots::new(CONNECTIONS);
+        let door = Door {
+            slots: Slots::new(CONNECTIONS),
+            guard: None,
+        };
         for address in &self.addresses {
             let address = SocketAddr::new(*address, check.port.0.get());
             let listener = match bind(address, Wildcard::OwnFamily) {
@@ -100,7 +103,7 @@ impl ServiceServers {
             tasks.spawn(serve(
                 listener,
                 "a health check node port",
-                slots.clone(),
+                door.clone(),
                 move |_| {
                     let healthy = health.borrow().is_healthy(Instant::now());
                     answer(&name, count.load(Ordering::Relaxed), healthy)

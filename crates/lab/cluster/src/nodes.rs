@@ -225,6 +225,8 @@ fn proxy_arguments(plan: &Plan, node: &NodePlan, kubeconfig: &Path, mode: &str) 
         format!("--cluster-cidr={}", plan.pod_range()),
         format!("--bind-address={}", node.address),
         format!("--metrics-bind-address={}:{PROXY_METRICS_PORT}", node.address),
+        // The network between the nodes is this machine's own.
+        "--metrics-authentication=none".to_owned(),
         format!("--healthz-bind-address=0.0.0.0:{PROXY_HEALTH_PORT}"),
         "--kubeconfig".to_owned(),
     ]

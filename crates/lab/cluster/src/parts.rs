@@ -187,6 +187,8 @@ pub fn controller_arguments(config: &Config, plan: Option<&Plan>) -> Vec<OsStrin
         // One process leads by itself.
         "--leader-elect=false".into(),
         format!("--metrics-listen={metrics}").into(),
+        // The network is this machine's own.
+        "--metrics-authentication=none".into(),
         "--allocate-node-cidrs".into(),
         format!("--cluster-cidr={pods}").into(),
     ];

@@ -222,9 +222,10 @@ impl Asked {
         let answer = || {
             // Decoded before the policy is locked: those who change it wait for those who read it.
             let question = reviews::decode_body(review, &body, format)?;
-            server
-                .policy
-                .read(|policy| reviews::answer(review, user, namespace, &question, policy))
+            server.policy.read(|policy| {
+                let known = (policy, &server.authenticator);
+                reviews::answer(review, user, namespace, &question, known)
+            })
         };
         let answer = server.work.of(admitted.class).on(body.len(), answer).await?;
         Ok(admitted.until_sent(Reply::json(201, answer)))

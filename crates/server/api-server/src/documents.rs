@@ -84,7 +84,7 @@ fn backup(server: &Server) -> Result<Reply, ApiError> {
     });
     Ok(Reply {
         content_type: "application/octet-stream",
-        ..Reply::new(200, Body::Stream(Box::pin(pieces)))
+        ..Reply::new(200, Body::stream(Box::pin(pieces)))
     })
 }
 

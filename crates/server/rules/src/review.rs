@@ -13,6 +13,8 @@ pub enum Question {
     SelfAccess,
     /// What may I in this namespace?
     SelfRules,
+    /// Whose token is this?
+    Token,
     /// May they do this?
     Access,
     /// May they in this namespace?
@@ -41,6 +43,13 @@ pub static REVIEWS: &[Review] = &[
         group: AUTHENTICATION,
         kind: "SelfSubjectReview",
         plural: "selfsubjectreviews",
+        scope: Scope::Cluster,
+    },
+    Review {
+        question: Question::Token,
+        group: AUTHENTICATION,
+        kind: "TokenReview",
+        plural: "tokenreviews",
         scope: Scope::Cluster,
     },
     Review {

@@ -71,6 +71,10 @@ impl Owner {
                 return tracing::warn!(programmer = name, %error, "ignoring a programmer with a bad URL");
             }
         };
+        let target = match &self.config.programmer_token_file {
+            Some(file) => target.with_token(file.clone()),
+            None => target,
+        };
         let (key, at): (Key, Moment) = (name.into(), now());
         // Whom the operator lists is there, whether a Node says so or not.
         let unless_known = if listed {

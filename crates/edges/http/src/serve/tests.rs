@@ -273,3 +273,31 @@ async fn silent_connections_make_room_and_more_than_a_share_is_refused() {
     }
     serving.abort();
 }
+
+#[tokio::test]
+async fn a_token_is_sent_over_tls_and_to_nobody_else() {
+    let file = std::env::temp_dir().join(format!("token-{}", std::process::id()));
+    std::fs::write(&file, "secret\n").unwrap();
+    let (server_tls, _) = tls();
+    for (tls, expected) in [(Some(server_tls), "Bearer secret"), (None, "nothing")] {
+        let (listener, address) = listener().await;
+        let server = Server {
+            tls,
+            ..Server::default()
+        };
+        let serving = tokio::spawn(server.serve_forever(listener, |_| {
+            |request: Request<Incoming>| {
+                let shown = request.headers().get(header::AUTHORIZATION);
+                let shown = shown
+                    .map_or("nothing", |shown| shown.to_str().unwrap())
+                    .to_owned();
+                std::future::ready(text(StatusCode::OK, shown))
+            }
+        }));
+        let target = Target::at(address).with_token(file.clone());
+        let answer = target.get("/", 64, SOON).await.unwrap();
+        assert_eq!(std::str::from_utf8(&answer).unwrap(), expected);
+        serving.abort();
+    }
+    std::fs::remove_file(file).unwrap();
+}

@@ -104,6 +104,13 @@ impl Authenticator {
         Self { tokens, anonymous }
     }
 
+    /// Whose bearer token it is.
+    pub fn token(&self, token: &[u8]) -> Option<User> {
+        let mut user = self.tokens.find(token)?.clone();
+        user.add_group(AUTHENTICATED);
+        Some(user)
+    }
+
     /// The caller, from the connection's certificate user and the `Authorization` header.
     pub fn authenticate(
         &self,
@@ -114,9 +121,7 @@ impl Authenticator {
             (Some(user), _) => Ok(user.clone()),
             (None, Some(header)) => {
                 let token = bearer_token(header).ok_or(ApiError::Unauthorized)?;
-                let mut user = self.tokens.find(token).ok_or(ApiError::Unauthorized)?.clone();
-                user.add_group(AUTHENTICATED);
-                Ok(user)
+                self.token(token).ok_or(ApiError::Unauthorized)
             }
             (None, None) if self.anonymous => Ok(User::anonymous()),
             (None, None) => Err(ApiError::Unauthorized),

@@ -119,10 +119,7 @@ fn general_roles() -> Vec<Value> {
                 rule(&[AUTHENTICATION], &["selfsubjectreviews"], &["create"]),
             ],
         ),
-        cluster_role(
-            "system:auth-delegator",
-            vec![rule(&[AUTHORIZATION], &["subjectaccessreviews"], &["create"])],
-        ),
+        cluster_role("system:auth-delegator", delegation()),
     ]
 }
 
@@ -230,13 +227,23 @@ fn node_rules() -> Vec<Value> {
     ]
 }
 
-fn proxy_rules() -> Vec<Value> {
+/// What is needed to let the server say who may read a role's metrics.
+fn delegation() -> Vec<Value> {
     vec![
+        rule(&[AUTHENTICATION], &["tokenreviews"], &["create"]),
+        rule(&[AUTHORIZATION], &["subjectaccessreviews"], &["create"]),
+    ]
+}
+
+fn proxy_rules() -> Vec<Value> {
+    let mut rules = vec![
         rule(&[""], &["services", "endpoints"], LIST_WATCH),
         rule(&[""], &["nodes"], READ),
         rule(&[DISCOVERY], &["endpointslices"], LIST_WATCH),
         events(),
-    ]
+    ];
+    rules.extend(delegation());
+    rules
 }
 
 /// What this server asks agents for; they ask back whether it may.
@@ -298,6 +305,8 @@ fn controller_rules() -> Vec<Value> {
         rule(&[""], &["configmaps"], READ),
         // Heartbeats of all nodes are watched; only leader election writes leases.
         rule(&[COORDINATION], &["leases"], READ),
+        rule(&[AUTHENTICATION], &["tokenreviews"], &["create"]),
+        rule(&[AUTHORIZATION], &["subjectaccessreviews"], &["create"]),
         events(),
     ]
 }
@@ -307,7 +316,7 @@ fn sli_rules() -> Vec<Value> {
         rule(&[""], &["services", "pods", "nodes"], LIST_WATCH),
         rule(&[DISCOVERY], &["endpointslices"], LIST_WATCH),
         rule(&[""], &["nodes/metrics"], &["get"]),
-        paths(&["/metrics"], &["get"]),
+        paths(&["/metrics", "/watermark", "/clock"], &["get"]),
         // The latency profile and how far it is rolled out.
         rule(&["config.openshift.io"], &["nodes"], READ),
         rule(&["", EVENTS], &["events"], &["create", "patch"]),

@@ -1,0 +1,202 @@
+//! What does the API server say of a token, and of a user?
+
+use crate::AUDIENCE;
+use pointsman_api_client::{Client, Resource};
+use rustls::pki_types::CertificateDer;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// How long an answer is believed (the kubelet's numbers): whose a token is, that somebody may, that they may not.
+const TOKEN: Duration = Duration::from_secs(120);
+const YES: Duration = Duration::from_secs(300);
+const NO: Duration = Duration::from_secs(30);
+/// Answers that are remembered, of each kind.
+const MOST: usize = 1024;
+/// Longer ones are nobody's token.
+const LONGEST_TOKEN: usize = 16 << 10;
+
+/// Somebody who was recognized.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(default)]
+pub(crate) struct User {
+    #[serde(rename = "username")]
+    pub name: String,
+    groups: Vec<String>,
+}
+
+impl User {
+    /// The user a verified certificate speaks for; nobody without a common name.
+    pub fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
+        let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+        let subject = certificate.subject();
+        let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
+        let groups = subject.iter_organization();
+        let groups = groups.filter_map(|group| Some(group.as_str().ok()?.to_owned()));
+        let groups = groups.chain(["system:authenticated".to_owned()]).collect();
+        (!name.is_empty()).then_some(Self { name, groups })
+    }
+}
+
+/// Asks, and remembers for a while.
+pub(crate) struct Reviews {
+    client: Client,
+    users: Memory<String, Option<User>>,
+    rights: Memory<(User, String, String), bool>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct TokenReview {
+    status: TokenStatus,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct TokenStatus {
+    authenticated: bool,
+    user: User,
+    audiences: Vec<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct AccessReview {
+    status: AccessStatus,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct AccessStatus {
+    allowed: bool,
+}
+
+impl Reviews {
+    pub fn new(client: Client) -> Self {
+        Self {
+            client,
+            users: Memory::default(),
+            rights: Memory::default(),
+        }
+    }
+
+    /// Whose token it is.
+    pub async fn user(&self, token: &str) -> Option<User> {
+        if token.len() > LONGEST_TOKEN {
+            return None;
+        }
+        if let Some(known) = self.users.get(&token.to_owned(), Instant::now()) {
+            return known;
+        }
+        // Tokens that are made for us come first; others are for the API server itself.
+        let user = match self.review_token(token, &[AUDIENCE]).await? {
+            Some(user) => Some(user),
+            None => self.review_token(token, &[]).await?,
+        };
+        let keep = if user.is_some() { TOKEN } else { NO };
+        self.users
+            .put(token.to_owned(), user.clone(), Instant::now() + keep);
+        user
+    }
+
+    /// Nothing if nobody could be asked, which is not remembered.
+    async fn review_token(&self, token: &str, audiences: &[&str]) -> Option<Option<User>> {
+        let spec = json!({ "token": token, "audiences": audiences });
+        let review: TokenReview = self.ask("authentication.k8s.io", "TokenReview", spec).await?;
+        let status = review.status;
+        let fits = audiences.is_empty()
+            || status
+                .audiences
+                .iter()
+                .any(|found| audiences.contains(&found.as_str()));
+        Some((status.authenticated && fits && !status.user.name.is_empty()).then_some(status.user))
+    }
+
+    /// Whether a user may read a path.
+    pub async fn allows(&self, user: &User, verb: &str, path: &str) -> bool {
+        let question = (user.clone(), verb.to_owned(), path.to_owned());
+        if let Some(known) = self.rights.get(&question, Instant::now()) {
+            return known;
+        }
+        let spec = json!({
+            "user": user.name, "groups": user.groups,
+            "nonResourceAttributes": { "verb": verb, "path": path },
+        });
+        let review = self.ask("authorization.k8s.io", "SubjectAccessReview", spec);
+        let Some(AccessReview { status }) = review.await else {
+            return false;
+        };
+        let keep = if status.allowed { YES } else { NO };
+        self.rights.put(question, status.allowed, Instant::now() + keep);
+        status.allowed
+    }
+
+    async fn ask<T: serde::de::DeserializeOwned>(
+        &self,
+        group: &'static str,
+        kind: &'static str,
+        spec: Value,
+    ) -> Option<T> {
+        let plural = match kind {
+            "TokenReview" => "tokenreviews",
+            _ => "subjectaccessreviews",
+        };
+        let body = json!({ "apiVersion": format!("{group}/v1"), "kind": kind, "spec": spec });
+        let api = self.client.api(Resource::new(group, "v1", plural), None);
+        match api.create::<T>(body.to_string().into_bytes()).await {
+            Ok(answer) => Some(answer),
+            Err(error) => {
+                tracing::warn!(kind, %error, "cannot ask the API server, so it is refused");
+                None
+            }
+        }
+    }
+}
+
+/// What was answered, until it is asked again.
+struct Memory<K, V>(Mutex<BTreeMap<K, (V, Instant)>>);
+
+impl<K, V> Default for Memory<K, V> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: Ord, V: Clone> Memory<K, V> {
+    fn get(&self, key: &K, now: Instant) -> Option<V> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (value, until) = known.get(key)?;
+        (now < *until).then(|| value.clone())
+    }
+
+    fn put(&self, key: K, value: V, until: Instant) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= MOST {
+            known.clear();
+        }
+        known.insert(key, (value, until));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_believed_for_a_while_and_only_so_many_are_kept() {
+        let memory = Memory::default();
+        let now = Instant::now();
+        memory.put(1, true, now + YES);
+        assert_eq!(memory.get(&1, now), Some(true));
+        assert_eq!(memory.get(&2, now), None);
+        assert_eq!(memory.get(&1, now + YES), None);
+        for key in 0..10 * MOST {
+            memory.put(key, true, now + YES);
+        }
+        assert!(memory.0.lock().unwrap().len() <= MOST);
+    }
+}
