@@ -70,7 +70,7 @@ async fn thousands_of_silent_connections_leave_room_for_heartbeats_and_watches()
     let closed = value(r#"pointsman_http_connections_closed_total{listener="https",reason="source_limit"}"#);
     assert!(closed > ATTACKERS / 4, "only {closed} made room for others");
     let middle = |times: &[Duration]| times[times.len() / 2];
-    println!(
+    eprintln!(
         "renewals with {ATTACKERS} silent connections: p50 {:?}, most {:?}; calm: p50 {:?}, most {:?}",
         middle(&attacked),
         attacked.last().unwrap(),

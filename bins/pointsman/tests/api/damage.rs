@@ -27,7 +27,7 @@ async fn a_damaged_store_is_named_with_what_to_do_and_no_backtrace() {
     server.terminate().await;
     let file = server.data_dir().join("store/store.redb");
     let sound = std::fs::read(&file).unwrap();
-    let noise = |n: usize| (n * 2_654_435_761 >> 7) as u8;
+    let noise = |n: usize| ((n * 2_654_435_761) >> 7) as u8;
     let random: Vec<u8> = (0..sound.len()).map(noise).collect();
     let mut holed = sound.clone();
     for (n, byte) in holed.iter_mut().enumerate().skip(4096) {

@@ -185,11 +185,6 @@ impl Server {
         ended.expect("the server ends").unwrap().code()
     }
 
-    /// Where everything of the server is.
-    pub fn data_dir(&self) -> &Path {
-        &self.data_dir
-    }
-
     /// Stops and starts the server.
     pub async fn restart(&mut self) {
         self.terminate().await;
