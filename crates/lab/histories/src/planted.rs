@@ -10,12 +10,21 @@ use proptest::prelude::*;
 
 const STEPS: usize = 150;
 
+/// A history that one watch saw from the start, as every recorded one is: without it the judge may meet deletions that
+/// only a selection shows, which date nothing.
+fn witnessed(seed: u64) -> History {
+    let seeds = (0..).map(|turn| seed.wrapping_add(turn));
+    let mut histories = seeds.map(|seed| fake::history(seed, STEPS));
+    let complete = |history: &History| history.watches.iter().any(Watch::is_complete);
+    histories.find(complete).expect("every other one")
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn nothing_is_found_where_nothing_is_wrong(seed: u64) {
-        let verdict = judge(&fake::history(seed, STEPS));
+        let verdict = judge(&witnessed(seed));
         prop_assert!(verdict.violations.is_empty(), "{}", verdict.violations.join("\n"));
     }
 
@@ -30,7 +39,7 @@ proptest! {
     #[test]
     fn each_planted_fault_is_found(seed: u64) {
         for (name, plant) in FAULTS {
-            let mut history = fake::history(seed, STEPS);
+            let mut history = witnessed(seed);
             if plant(&mut history, &mut Rng::with_seed(seed)).is_some() {
                 prop_assert!(!judge(&history).violations.is_empty(), "{name}");
             }
@@ -41,8 +50,8 @@ proptest! {
 #[test]
 fn every_kind_of_fault_can_be_planted() {
     for (name, plant) in FAULTS {
-        let planted = (0..40)
-            .filter(|seed| plant(&mut fake::history(*seed, STEPS), &mut Rng::with_seed(*seed)).is_some());
+        let planted =
+            (0..40).filter(|seed| plant(&mut witnessed(*seed), &mut Rng::with_seed(*seed)).is_some());
         assert!(planted.count() > 5, "{name}");
     }
 }
@@ -269,13 +278,16 @@ fn stale_read(history: &mut History, _: &mut Rng) -> Option<()> {
         let (Request::Get { key }, Some((_, answer))) = (operation.request, &mut operation.answer) else {
             continue;
         };
-        let mut before = versions
+        let before = versions
             .iter()
             .filter(|(own, _, end)| *own == key && *end < operation.start);
-        if let (Some((_, old, _)), Some(_)) = (before.next(), before.next()) {
+        let (old, replaced) = (
+            before.clone().min_by_key(|(_, seen, _)| seen.revision),
+            before.count() > 1,
+        );
+        if let (Some((_, old, _)), true) = (old, replaced) {
             *answer = Answer::Found(*old);
-            // One that was replaced twice cannot be the newest, whichever came first.
-            return before.next().map(|_| ());
+            return Some(());
         }
     }
     None

@@ -37,10 +37,10 @@ async fn default_tolerations_follow_the_flags_and_then_the_config_map() {
     let mut server = Server::start_to_be_restarted(&flags).await;
     let http = server.admin().await;
     assert_eq!(new_pod_tolerates(&http).await, (Some(60), Some(61)));
-    let settings = json!({"metadata": {"name": "pointsman-apiserver"},
-        "data": {"default-not-ready-toleration-seconds": "7", "default-unreachable-toleration-seconds": "0"}});
-    let maps = "/api/v1/namespaces/kube-system/configmaps";
-    http.post(maps, &settings).await.expect(201);
+    // The server has made the map, and nobody has set anything in it yet.
+    let settings = json!({"data": {"default-not-ready-toleration-seconds": "7", "default-unreachable-toleration-seconds": "0"}});
+    let map = "/api/v1/namespaces/kube-system/configmaps/pointsman-apiserver";
+    http.patch(map, "merge", &settings).await.expect(200);
     // An acknowledged setting is in force.
     assert_eq!(new_pod_tolerates(&http).await, (Some(7), Some(0)));
     let metrics = http.get("/metrics").await.text;
@@ -52,13 +52,9 @@ async fn default_tolerations_follow_the_flags_and_then_the_config_map() {
     let http = server.admin().await;
     assert_eq!(new_pod_tolerates(&http).await, (Some(7), Some(0)));
     let bad = json!({"data": {"default-not-ready-toleration-seconds": "soon"}});
-    http.patch(&format!("{maps}/pointsman-apiserver"), "merge", &bad)
-        .await
-        .expect(200);
+    http.patch(map, "merge", &bad).await.expect(200);
     assert_eq!(new_pod_tolerates(&http).await, (Some(60), Some(0)));
-    http.delete(&format!("{maps}/pointsman-apiserver"))
-        .await
-        .expect(200);
+    http.delete(map).await.expect(200);
     assert_eq!(new_pod_tolerates(&http).await, (Some(60), Some(61)));
     // A pod's own toleration wins.
     let mut own = pod("own");
