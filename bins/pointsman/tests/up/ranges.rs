@@ -1,6 +1,7 @@
 //! Whose packets does a node get that claims more than its own range?
 
 use crate::cluster::{Cluster, eventually};
+use jiff::Timestamp;
 use pointsman_testkit::require_netns;
 use serde_json::json;
 
@@ -32,6 +33,18 @@ fn no_node_gets_the_default_route_or_the_range_of_another() {
         }),
     );
 
+    // Who came first is known to the second.
+    let made = cluster.kubectl(&[
+        "get",
+        "node",
+        "n2",
+        "-o",
+        "jsonpath={.metadata.creationTimestamp}",
+    ]);
+    let made: Timestamp = made.trim().parse().unwrap();
+    eventually("another second has begun", || {
+        (Timestamp::now().as_second() > made.as_second()).then_some(())
+    });
     let greedy = format!("10.{second}.0.66");
     claim(&cluster, "a-greedy", "0.0.0.0/0", &greedy);
     claim(&cluster, "a-thief", &other, &greedy);
