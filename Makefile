@@ -24,6 +24,7 @@ TEST_PACKAGES := \
   nftables:/usr/sbin/nft \
   iproute2:/usr/sbin/ip \
   conntrack:/usr/sbin/conntrack \
+  e2fsprogs:/usr/sbin/mkfs.ext4 \
   chromium:/usr/bin/chromium \
   chromium-driver:/usr/bin/chromedriver
 # Any kubectl will do; Debian's is the fallback.
