@@ -69,12 +69,6 @@ async fn resources_versions_and_fields_are_published() {
             .await
             .contains("workerLatencyProfile")
     );
-    assert!(
-        kubectl
-            .run("explain endpointslice.endpoints.conditions")
-            .await
-            .contains("serving")
-    );
     let cluster = kubectl.run("cluster-info").await;
     assert!(cluster.contains("https://127.0.0.1:"), "{cluster}");
     let version = kubectl.json("version").await;
@@ -99,6 +93,29 @@ async fn resources_versions_and_fields_are_published() {
         "apiserver_current_inflight_requests",
     ] {
         assert!(metrics.contains(name), "{name} is not exported");
+    }
+}
+
+#[tokio::test]
+async fn conditions_of_an_endpoint_are_explained_with_what_unset_means_and_their_gate() {
+    let kubectl = Kubectl::new().await;
+    let gate = "feature gate EndpointSliceTerminatingCondition";
+    let meanings = [
+        ("ready", "Unset means ready.", "No feature gate"),
+        ("serving", "Unset means the same as ready.", gate),
+        ("terminating", "Unset means not terminating.", gate),
+    ];
+    // kubectl breaks lines where they are long.
+    let explain = async |path: &str| {
+        let explained = kubectl.run(&format!("explain endpointslice.{path}")).await;
+        explained.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let all = explain("endpoints.conditions").await;
+    for (condition, unset, gate) in meanings {
+        let one = explain(&format!("endpoints.conditions.{condition}")).await;
+        for text in [&all, &one] {
+            assert!(text.contains(unset) && text.contains(gate), "{condition}: {text}");
+        }
     }
 }
 
