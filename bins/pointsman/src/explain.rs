@@ -146,6 +146,7 @@ fn configure(flags: Flags, place: Option<Place>) -> anyhow::Result<(Config, Vec<
         mode: flags.proxy_mode,
         cluster_cidr: flags.cluster_cidr,
         detect_local_mode: flags.detect_local_mode,
+        node_ports: None,
     };
     match place {
         Some(place) => {

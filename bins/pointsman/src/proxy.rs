@@ -77,7 +77,8 @@ pub struct Flags {
     /// and changes that come during a write are merged.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     iptables_min_sync_period: Option<Duration>,
-    /// Addresses that node ports answer on: ranges, `primary`, `localhost` or `all`.
+    /// Addresses that node ports and health check node ports answer on: ranges, `primary`, `localhost` or
+    /// `all`; by default all in iptables mode, and the node's primary address in nftables mode.
     #[arg(long, value_name = "CIDR,...", value_delimiter = ',')]
     nodeport_addresses: Option<Vec<String>>,
     /// The score by which the kernel chooses whom to end when memory runs out, -1000 to 1000.
@@ -253,6 +254,7 @@ pub struct ExplainFlags {
     pub mode: Option<ModeFlag>,
     pub cluster_cidr: Option<String>,
     pub detect_local_mode: Option<String>,
+    pub node_ports: Option<Vec<String>>,
 }
 
 /// The configuration a proxy with these flags and this file would have.
@@ -267,6 +269,7 @@ pub fn config_for_explain(file: Option<PathBuf>, flags: ExplainFlags) -> anyhow:
         proxy_mode: flags.mode,
         cluster_cidr: flags.cluster_cidr,
         detect_local_mode: flags.detect_local_mode,
+        nodeport_addresses: flags.node_ports,
         ..Flags::default()
     };
     config::resolve(flags, file)
@@ -277,6 +280,7 @@ impl ExplainFlags {
     pub fn fill(&mut self, running: RunningProxy) {
         let some = |text: String| Some(text).filter(|text| !text.is_empty());
         self.mode = self.mode.or(mode_named(&running.mode));
+        self.node_ports = self.node_ports.take().or(running.node_port_addresses);
         self.node = self.node.take().or(some(running.hostname_override));
         self.cluster_cidr = self.cluster_cidr.take().or(some(running.cluster_cidr));
         // Other ways need the name of an interface, too.
@@ -300,6 +304,7 @@ pub struct RunningProxy {
     cluster_cidr: String,
     detect_local_mode: String,
     hostname_override: String,
+    node_port_addresses: Option<Vec<String>>,
 }
 
 impl RunningProxy {

@@ -34,13 +34,7 @@ pub(super) fn resolve(flags: Flags, file: File) -> anyhow::Result<Config> {
         time(sync_period)?.or(flags.iptables_sync_period),
     )?;
     let bit = masquerade_bit.or(flags.iptables_masquerade_bit).unwrap_or(14);
-    let node_ports = NodePortRanges {
-        entries: file
-            .node_port_addresses
-            .or(flags.nodeport_addresses)
-            .unwrap_or_default(),
-    };
-    node_ports.validate()?;
+    let node_ports = node_ports(mode, file.node_port_addresses.or(flags.nodeport_addresses))?;
     let local = local_mode(
         file.detect_local_mode.or(flags.detect_local_mode).as_deref(),
         file.cluster_cidr.or(flags.cluster_cidr),
@@ -114,6 +108,17 @@ fn mode(file: Option<&str>, flag: Option<ModeFlag>) -> anyhow::Result<Mode> {
         (Some("nftables"), _) | (None, Some(ModeFlag::Nftables)) => Mode::Nftables,
         (Some(other), _) => bail!("mode {other:?} is neither iptables nor nftables"),
     })
+}
+
+/// Nobody asked for ports on all addresses by choosing nftables mode: kube-proxy's default is narrower there.
+fn node_ports(mode: Mode, entries: Option<Vec<String>>) -> anyhow::Result<NodePortRanges> {
+    let mut entries = entries.unwrap_or_default();
+    if entries.is_empty() && mode == Mode::Nftables {
+        entries.push("primary".to_owned());
+    }
+    let ranges = NodePortRanges { entries };
+    ranges.validate()?;
+    Ok(ranges)
 }
 
 /// The least and the usual time between two syncs.
@@ -323,6 +328,13 @@ mod tests {
         assert_eq!(config.healthz, Some("0.0.0.0:10256".parse().unwrap()));
         assert_eq!(config.metrics, Some("127.0.0.1:10249".parse().unwrap()));
         assert_eq!(config.local, LocalMode::ClusterCidr(Vec::new()));
+        assert_eq!(config.node_ports.entries, Vec::<String>::new());
+        let nftables = parse(
+            &["--hostname-override=n1", "--proxy-mode=nftables"],
+            File::default(),
+        )
+        .unwrap();
+        assert_eq!(nftables.node_ports.entries, ["primary"]);
     }
 
     #[test]

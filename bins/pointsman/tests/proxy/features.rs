@@ -77,7 +77,7 @@ fn a_health_check_node_port_tells_load_balancers_whether_to_come() {
     let network = Network::new();
     let mut cluster = network.start_server();
     cluster.node_object();
-    cluster.start_proxy(&["--proxy-mode=nftables"]);
+    cluster.start_proxy(&["--proxy-mode=nftables", "--nodeport-addresses=all"]);
     let spec = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local",
         "ports": [{"port": 80, "targetPort": 8080}]});
     cluster.service("web", &spec);
@@ -103,6 +103,44 @@ fn a_health_check_node_port_tells_load_balancers_whether_to_come() {
     eventually("nobody listens when the Service is gone", || {
         cluster.status(port, "/").is_empty()
     });
+}
+
+#[test]
+fn node_ports_answer_on_the_primary_address_alone_in_nftables_mode() {
+    pointsman_testkit::require_netns!();
+    let open = ["10.0.1.1", "10.0.2.1"];
+    for (arguments, answering) in [
+        (&["--proxy-mode=nftables"][..], &open[..1]),
+        (
+            &["--proxy-mode=nftables", "--nodeport-addresses=0.0.0.0/0,::/0"],
+            &open,
+        ),
+        (&["--proxy-mode=nftables", "--bind-address=10.0.2.1"], &open[1..]),
+        (&["--proxy-mode=iptables"], &open),
+    ] {
+        let network = Network::new();
+        let mut cluster = network.start_server();
+        cluster.node_object();
+        cluster.start_proxy(arguments);
+        let spec = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 31000,
+            "ports": [{"port": 80, "targetPort": 8080, "nodePort": 30080}]});
+        let address = cluster.service("web", &spec);
+        cluster.endpoints("web", &ports(), &[endpoint("10.0.1.5")]);
+        answers(&network, &address, "10.0.1.5");
+        eventually("the health check is served", || {
+            network.is_open(answering[0], 31000)
+        });
+        for address in open {
+            for port in [30080, 31000] {
+                let expected = answering.contains(&address);
+                assert_eq!(
+                    network.is_open(address, port),
+                    expected,
+                    "{arguments:?}: {address}:{port}"
+                );
+            }
+        }
+    }
 }
 
 #[test]

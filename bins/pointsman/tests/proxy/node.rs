@@ -126,6 +126,13 @@ impl Network {
         self.client.run(move || ask(target))
     }
 
+    /// Whether somebody listens there, for the client.
+    pub fn is_open(&self, address: &str, port: u16) -> bool {
+        let target: SocketAddr = format!("{address}:{port}").parse().unwrap();
+        self.client
+            .run(move || TcpStream::connect_timeout(&target, Duration::from_secs(2)).is_ok())
+    }
+
     /// Whether rules of either mode are in the node's kernel.
     pub fn has_rules(&self) -> bool {
         let rules = self.node.sh("nft list ruleset; iptables-save");

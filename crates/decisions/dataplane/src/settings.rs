@@ -179,16 +179,16 @@ impl NodePortRanges {
 
     /// The ranges of one family; entries that do not parse are left out.
     ///
-    /// `primary` stands for the node's own addresses. A family without any entry answers everywhere,
+    /// `primary` stands for the node's address. A family without any entry answers everywhere,
     /// even if the other family is restricted, as upstream decides.
-    pub fn ranges<A: Address>(&self, primary: &[A]) -> Vec<Cidr<A>> {
+    fn ranges<A: Address>(&self, primary: Option<A>) -> Vec<Cidr<A>> {
         let mut ranges = Vec::new();
         for entry in &self.entries {
             match entry.as_str() {
                 "primary" => {
                     // A loopback address stands for "not known yet" (upstream's placeholder).
-                    let known = primary.iter().filter(|ip| !A::LOOPBACK.contains(**ip));
-                    ranges.extend(known.map(|ip| Cidr::host(*ip)));
+                    let known = primary.filter(|ip| !A::LOOPBACK.contains(*ip));
+                    ranges.extend(known.map(Cidr::host));
                 }
                 "localhost" => ranges.push(A::LOOPBACK),
                 "all" => ranges.extend(Cidr::parse("0.0.0.0/0").ok().flatten()),
@@ -201,8 +201,8 @@ impl NodePortRanges {
         ranges
     }
 
-    /// The addresses to answer on, given the node's own addresses and those of all its interfaces.
-    pub fn resolve<A: Address>(&self, primary: &[A], interfaces: &[A]) -> NodePortAddresses<A> {
+    /// The addresses to answer on, given the node's own address and those of all its interfaces.
+    pub fn resolve<A: Address>(&self, primary: Option<A>, interfaces: &[A]) -> NodePortAddresses<A> {
         let ranges = self.ranges(primary);
         if ranges.is_empty() || ranges.iter().any(Cidr::is_everything) {
             return NodePortAddresses::All;
@@ -233,12 +233,12 @@ mod tests {
     #[test]
     fn an_unset_list_and_a_list_of_the_other_family_answer_everywhere() {
         let all = NodePortAddresses::<Ipv4Addr>::All;
-        assert_eq!(entries(&[]).resolve(&[], &["10.0.0.1".parse().unwrap()]), all);
+        assert_eq!(entries(&[]).resolve(None, &["10.0.0.1".parse().unwrap()]), all);
         assert_eq!(
-            entries(&["fd00::/8"]).resolve(&[], &["10.0.0.1".parse().unwrap()]),
+            entries(&["fd00::/8"]).resolve(None, &["10.0.0.1".parse().unwrap()]),
             all
         );
-        assert_eq!(entries(&["10.0.0.0/8", "0.0.0.0/0"]).resolve(&[], &[]), all);
+        assert_eq!(entries(&["10.0.0.0/8", "0.0.0.0/0"]).resolve(None, &[]), all);
     }
 
     #[test]
@@ -247,7 +247,7 @@ mod tests {
             .iter()
             .map(|ip| ip.parse().unwrap())
             .collect();
-        let picked = entries(&["10.0.0.0/8", "localhost"]).resolve(&[], &interfaces);
+        let picked = entries(&["10.0.0.0/8", "localhost"]).resolve(None, &interfaces);
         let expected = ["10.0.0.1", "127.0.0.1"]
             .iter()
             .map(|ip| ip.parse().unwrap())
@@ -257,9 +257,9 @@ mod tests {
 
     #[test]
     fn primary_leaves_out_a_family_whose_address_is_unknown() {
-        let six = entries(&["primary"]).ranges::<Ipv6Addr>(&[Ipv6Addr::LOCALHOST]);
+        let six = entries(&["primary"]).ranges(Some(Ipv6Addr::LOCALHOST));
         assert!(six.is_empty());
-        let four = entries(&["primary"]).ranges::<Ipv4Addr>(&["10.0.0.1".parse().unwrap()]);
+        let four = entries(&["primary"]).ranges(Some(Ipv4Addr::new(10, 0, 0, 1)));
         assert_eq!(four[0].to_string(), "10.0.0.1/32");
     }
 

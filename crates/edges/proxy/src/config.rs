@@ -103,21 +103,21 @@ impl Config {
                 .filter_map(|address| A::narrow(*address))
                 .collect()
         };
-        let primary = of_family(&node.addresses);
+        let named = of_family(&node.addresses);
+        let node_ip = self.node_ip.and_then(A::narrow).or(named.first().copied());
         let local = match &self.local {
             LocalMode::ClusterCidr(ranges) => LocalDetector::from_ranges(ranges.iter().map(String::as_str)),
             LocalMode::NodeCidr => LocalDetector::from_ranges(node.pod_cidrs.iter().map(String::as_str)),
             LocalMode::Bridge(name) => LocalDetector::Bridge(name.clone()),
             LocalMode::InterfacePrefix(name) => LocalDetector::InterfacePrefix(name.clone()),
         };
-        let node_ports: NodePortAddresses<A> =
-            self.node_ports.resolve(&primary, &of_family(&node.interfaces));
+        let node_ports: NodePortAddresses<A> = self.node_ports.resolve(node_ip, &of_family(&node.interfaces));
         Settings {
             masquerade: self.masquerade,
             masquerade_all: self.masquerade_all,
             local,
             node_ports,
-            node_ip: self.node_ip.and_then(A::narrow).or(primary.first().copied()),
+            node_ip,
             localhost_node_ports: self.localhost_node_ports && self.mode == Mode::Iptables,
             conntrack_liberal: node.conntrack_liberal,
             service_cidrs: node

@@ -129,7 +129,7 @@ impl Cluster {
             node_ports: NodePortRanges {
                 entries: node.node_ports.clone(),
             }
-            .resolve(&ips, &interfaces),
+            .resolve(ips.first().copied(), &interfaces),
             node_ip: ips.first().copied(),
             localhost_node_ports: !word("no-localhost-nodeports"),
             ..Settings::default()

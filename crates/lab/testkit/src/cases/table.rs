@@ -350,6 +350,15 @@ pub const CASES: &[Case<'static>] = &[
                 127.0.0.1 -> 127.0.0.1:30080 => untouched",
     },
     Case {
+        name: "the primary address is the first one of the Node and no other",
+        family: CaseFamily::V4,
+        cluster: "node n1 ip=192.168.0.2,192.168.1.2 pods=10.0.0.0/8 nodeports=primary
+                  service default/web 172.30.0.1:80 nodeport=30080
+                  endpoint default/web 10.0.1.5:8080 node=n1",
+        flows: "198.51.100.9 -> 192.168.0.2:30080 => 10.0.1.5:8080 masq
+                198.51.100.9 -> 192.168.1.2:30080 => untouched",
+    },
+    Case {
         name: "node port ranges of the other family alone select everything",
         family: CaseFamily::V4,
         cluster: "node n1 ip=192.168.0.2,192.168.1.2 pods=10.0.0.0/8 nodeports=fd00::/8
