@@ -10,12 +10,12 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use pointsman_dataplane::ProgramError;
-use pointsman_iptables::plan::{LEGACY_RULES_PER_TRANSACTION, NFT_RULES_PER_TRANSACTION};
 use pointsman_iptables::saved::InventoryReader;
 use pointsman_iptables::{Inventory, Transaction, render};
 use pointsman_model::{Address, IpFamily};
 
 use crate::program::{Ended, Program};
+pub use crate::variant::Variant;
 
 /// How long the tools wait for the xtables lock (upstream's value).
 pub const LOCK_WAIT: Duration = Duration::from_secs(5);
@@ -25,76 +25,6 @@ pub const RUN_LIMIT: Duration = Duration::from_secs(300);
 
 /// The exit status for a lock that was not free in time, and for other passing shortages.
 const RESOURCE_PROBLEM: i32 = 4;
-
-/// The kernel interface behind the tools.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Variant {
-    /// Whatever `iptables` means on this machine.
-    System,
-    /// nf_tables.
-    Nft,
-    /// The older interface, which replaces whole tables.
-    Legacy,
-}
-
-impl Variant {
-    /// The kernel interface behind `iptables` on this machine, by its own words.
-    pub fn detect() -> Result<Self, ProgramError> {
-        let program = "iptables";
-        let mut command = Command::new(program);
-        command.arg("--version");
-        let mut said = String::new();
-        let ended = Program::new(program.to_owned(), command, RUN_LIMIT).read(|line| said.push_str(line))?;
-        if !ended.status.success() {
-            return Err(failure(program, &ended, ""));
-        }
-        Self::from_version(&said).ok_or_else(|| ProgramError::Interrupted {
-            program: program.to_owned(),
-            how: format!("it calls its version {:?}", shorten(&said)),
-        })
-    }
-
-    /// Programs before 1.8 know the older interface only and do not name it.
-    fn from_version(text: &str) -> Option<Self> {
-        let version = text.strip_prefix("iptables v")?;
-        Some(match version.contains("nf_tables") {
-            true => Self::Nft,
-            false => Self::Legacy,
-        })
-    }
-
-    /// The kernel interfaces that may hold rules of a family: nf_tables always, the older one only if it has
-    /// tables, because merely asking would create them.
-    pub fn in_use(family: IpFamily) -> Vec<Self> {
-        let tables = match family {
-            IpFamily::V4 => "/proc/net/ip_tables_names",
-            IpFamily::V6 => "/proc/net/ip6_tables_names",
-        };
-        let legacy = std::fs::read_to_string(tables).is_ok_and(|names| !names.trim().is_empty());
-        let mut variants = vec![Self::Nft];
-        if legacy {
-            variants.push(Self::Legacy);
-        }
-        variants
-    }
-
-    /// How many rules a transaction of a full sync should write.
-    pub const fn rules_per_transaction(self) -> usize {
-        match self {
-            Self::System | Self::Nft => NFT_RULES_PER_TRANSACTION,
-            Self::Legacy => LEGACY_RULES_PER_TRANSACTION,
-        }
-    }
-
-    /// The infix in the programs' names.
-    const fn infix(self) -> &'static str {
-        match self {
-            Self::System => "",
-            Self::Nft => "-nft",
-            Self::Legacy => "-legacy",
-        }
-    }
-}
 
 /// Writes iptables rules of one family in the network namespace of the calling thread.
 #[derive(Clone, Debug)]
@@ -239,7 +169,7 @@ impl<A: Address> Iptables<A> {
         }
     }
 
-    fn read_save(&self, table: &str, each_line: impl FnMut(&str)) -> Result<(), ProgramError> {
+    pub(crate) fn read_save(&self, table: &str, each_line: impl FnMut(&str)) -> Result<(), ProgramError> {
         let program = self.program("-save");
         let ended = self.prepared(&program, &["-t", table]).read(each_line)?;
         if ended.status.success() {
@@ -250,7 +180,7 @@ impl<A: Address> Iptables<A> {
     }
 }
 
-fn failure(program: &str, ended: &Ended, input: &str) -> ProgramError {
+pub(crate) fn failure(program: &str, ended: &Ended, input: &str) -> ProgramError {
     let program = program.to_owned();
     let status: ExitStatus = ended.status;
     let message = String::from_utf8_lossy(&ended.errors);
@@ -293,7 +223,7 @@ fn failing_line(message: &str) -> Option<usize> {
 }
 
 /// The first lines of a message, without the advice every message ends with.
-fn shorten(message: &str) -> String {
+pub(crate) fn shorten(message: &str) -> String {
     let lines = message
         .lines()
         .map(str::trim)
@@ -318,15 +248,6 @@ mod tests {
             Some(4)
         );
         assert_eq!(failing_line("no such luck"), None);
-    }
-
-    #[test]
-    fn versions_tell_the_kernel_interface_and_other_words_do_not() {
-        let variant = Variant::from_version;
-        assert_eq!(variant("iptables v1.8.9 (nf_tables)"), Some(Variant::Nft));
-        assert_eq!(variant("iptables v1.8.9 (legacy)"), Some(Variant::Legacy));
-        assert_eq!(variant("iptables v1.6.1"), Some(Variant::Legacy));
-        assert_eq!(variant("Segmentation fault"), None);
     }
 
     #[test]

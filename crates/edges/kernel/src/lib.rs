@@ -19,6 +19,7 @@ mod commits;
 mod mode;
 mod outside;
 mod program;
+mod variant;
 
 #[cfg(test)]
 mod tests;
