@@ -14,6 +14,7 @@ mod kubectl;
 mod node;
 mod peer;
 mod readers;
+mod samples;
 mod takeover;
 
 use std::time::{Duration, Instant};

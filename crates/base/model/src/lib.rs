@@ -9,6 +9,7 @@
 //! type that holds an address is generic over it, and so the two families cannot meet in one ruleset.
 
 mod address;
+mod dated;
 pub mod duration;
 mod endpoint;
 mod few;
@@ -22,6 +23,7 @@ mod service;
 mod text;
 
 pub use address::{Address, Cidr, IpFamily, ParseAddressError, ParseCidrError, parse_ip};
+pub use dated::{Began, Dated};
 pub use endpoint::{Backend, Conditions, Endpoint, Hints, Slice, SliceEndpoint, SlicePort};
 pub use few::Few;
 pub use gates::{Feature, FeatureGates, GateError};

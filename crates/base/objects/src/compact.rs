@@ -13,6 +13,7 @@ use crate::endpoint_slice::EndpointConditions;
 use crate::metadata::filtered;
 use crate::names;
 use crate::read::{moment, nullable};
+use crate::write_time::{believed, newest};
 
 /// The metadata the proxy reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -23,12 +24,24 @@ pub struct Metadata {
     pub resource_version: String,
     #[serde(rename = "creationTimestamp", deserialize_with = "moment")]
     pub created: Option<Moment>,
+    /// The last write of any field manager.
+    #[serde(rename = "managedFields", deserialize_with = "newest")]
+    pub managed: Option<Moment>,
     /// Those of them that anything here reads.
     #[serde(deserialize_with = "known_keys")]
     pub labels: BTreeMap<String, String>,
     /// Those of them that anything here reads.
     #[serde(deserialize_with = "known_keys")]
     pub annotations: BTreeMap<String, String>,
+}
+
+impl Metadata {
+    /// When this version was written, as [`crate::WriteTimes::written`] has it.
+    pub fn written(&self) -> Option<Moment> {
+        let stamp = self.annotations.get(names::CHANGE_TIME_ANNOTATION);
+        let second = self.created.max(self.managed);
+        believed(stamp.and_then(|text| Moment::parse(text)), second).or(second)
+    }
 }
 
 /// A core/v1 Service.
@@ -184,11 +197,12 @@ pub struct ServiceCidrSpec {
 }
 
 /// The labels and annotations that mean something to a proxy.
-const KNOWN_KEYS: [&str; 4] = [
+const KNOWN_KEYS: [&str; 5] = [
     names::PROXY_NAME_LABEL,
     names::HEADLESS_LABEL,
     names::SERVICE_NAME_LABEL,
     names::TRIGGER_TIME_ANNOTATION,
+    names::CHANGE_TIME_ANNOTATION,
 ];
 
 fn known_keys<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {

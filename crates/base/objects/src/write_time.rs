@@ -45,10 +45,8 @@ impl WriteTimes {
         self.stamp().or(asked)
     }
 
-    /// A stamp older than what the server says itself was copied from another cluster with the object.
     fn stamp(&self) -> Option<Moment> {
-        let stamp = self.annotations.written;
-        stamp.filter(|at| self.newest_second().is_none_or(|second| *at >= second))
+        believed(self.annotations.written, self.newest_second())
     }
 
     fn newest_second(&self) -> Option<Moment> {
@@ -56,7 +54,12 @@ impl WriteTimes {
     }
 }
 
-fn newest<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Moment>, D::Error> {
+/// A stamp older than what the server says itself was copied from another cluster with the object.
+pub(crate) fn believed(stamp: Option<Moment>, newest_second: Option<Moment>) -> Option<Moment> {
+    stamp.filter(|at| newest_second.is_none_or(|second| *at >= second))
+}
+
+pub(crate) fn newest<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Moment>, D::Error> {
     #[derive(Deserialize, Default)]
     #[serde(default)]
     struct Manager {

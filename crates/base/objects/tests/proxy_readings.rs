@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use pointsman_objects::endpoint_slice::AddressType;
 use pointsman_objects::metadata::Metadata;
 use pointsman_objects::port::Protocol;
-use pointsman_objects::{EndpointSlice, Service, compact};
+use pointsman_objects::{EndpointSlice, Service, WriteTimes, compact};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -40,10 +40,16 @@ fn pairs() -> BoxedStrategy<Value> {
         "service.kubernetes.io/headless",
         "service.kubernetes.io/service-proxy-name",
         "endpoints.kubernetes.io/last-change-trigger-time",
+        "pointsman.io/last-change-time",
     ]);
     let map = proptest::collection::btree_map(
         key.prop_map(str::to_owned),
-        one_of(&[json!("web"), json!("")]),
+        one_of(&[
+            json!("web"),
+            json!(""),
+            json!("2026-11-15T19:00:00.25Z"),
+            Value::Null,
+        ]),
         0..4,
     );
     prop_oneof![1 => Just(Value::Null), 9 => map.prop_map(|map| json!(map))].boxed()
@@ -68,6 +74,13 @@ fn metadata() -> BoxedStrategy<Value> {
         (
             "deletionTimestamp",
             one_of(&[json!("2026-11-15T19:00:00Z"), json!("yesterday"), Value::Null]),
+        ),
+        (
+            "managedFields",
+            list(one_of(&[
+                json!({"manager": "a", "time": "2026-11-15T19:00:02Z", "fieldsV1": {"f:spec": {}}}),
+                json!({"manager": "b"}),
+            ])),
         ),
     ])
 }
@@ -211,8 +224,10 @@ proptest! {
     #[test]
     fn both_readings_of_a_service_agree(service in service()) {
         let whole: Service = serde_json::from_value(service.clone()).expect("the controllers read it");
+        let times: WriteTimes = serde_json::from_value(service["metadata"].clone()).unwrap_or_default();
         let proxys: compact::Service = serde_json::from_value(service).expect("the proxy reads it");
         metadata_agree(&whole.metadata, &proxys.metadata)?;
+        prop_assert_eq!(times.written(), proxys.metadata.written());
         prop_assert_eq!(whole.kind.as_deref().unwrap_or_default(), &*proxys.spec.kind);
         prop_assert_eq!(&*whole.cluster_ip, &*proxys.spec.cluster_ip);
         let ports: Vec<_> = whole.ports.iter().map(|port| (&*port.name, port.protocol)).collect();

@@ -60,6 +60,8 @@ impl std::fmt::Display for Effect {
 pub struct ConvertedService {
     pub name: ServiceName,
     pub revision: Option<Revision>,
+    /// When this version was written, as far as the API server wrote that down.
+    pub written: Option<Moment>,
     /// The IPv4 half, if there is one to program.
     pub v4: Option<Service<Ipv4Addr>>,
     /// The IPv6 half, if there is one to program.
@@ -122,6 +124,7 @@ pub fn service(object: &compact::Service, names: &mut Interner) -> Result<Conver
         problems: problems.found(&name),
         name,
         revision,
+        written: object.metadata.written(),
         v4,
         v6,
     })

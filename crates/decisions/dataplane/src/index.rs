@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use pointsman_model::{
-    Address, Endpoint, Moment, NodeName, Revision, Service, ServiceName, ServicePortName, Slice, SliceName,
-    Zone,
+    Address, Began, Dated, Endpoint, Moment, NodeName, Revision, Service, ServiceName, ServicePortName,
+    Slice, SliceName, Zone,
 };
 
 pub use pointsman_protocol::watermark::{Progress, Watermark};
@@ -25,7 +25,7 @@ use crate::programmer::Recovery;
 use crate::select::{Judgement, Needs, Viewpoint, judge};
 use crate::state::{ExternalIps, ServiceState, SliceView, merge};
 use crate::sync::Resource;
-use crate::trigger::Trigger;
+use crate::trigger::{Cause, Trigger};
 
 mod records;
 mod totals;
@@ -108,7 +108,7 @@ impl<A> Batch<A> {
 /// What may be published once a batch is in the kernel.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// One sample for each slice update that is now in effect.
+    /// One sample for each update of a slice or Service that is now in effect.
     pub triggers: Vec<Trigger>,
     /// Everything up to here is in the kernel.
     pub watermark: Watermark,
@@ -139,6 +139,24 @@ impl<A: Address> Index<A> {
         }
     }
 
+    /// Folds a Service as a watch delivered it, with when that change began. What a first list shows is no change.
+    pub fn fold_service_change(
+        &mut self,
+        name: &ServiceName,
+        service: Option<Service<A>>,
+        revision: Option<Revision>,
+        began: Began,
+    ) {
+        let listed = self.received.services.is_some();
+        if self.replace_service(name, service, revision) && listed {
+            self.triggers.push(Trigger {
+                cause: Cause::Service,
+                service: name.clone(),
+                began,
+            });
+        }
+    }
+
     /// Folds an added or changed Service, or with `None` one that is gone or no longer concerns us.
     pub fn fold_service(
         &mut self,
@@ -146,10 +164,20 @@ impl<A: Address> Index<A> {
         service: Option<Service<A>>,
         revision: Option<Revision>,
     ) {
+        self.replace_service(name, service, revision);
+    }
+
+    /// Returns whether the Service is another than before.
+    fn replace_service(
+        &mut self,
+        name: &ServiceName,
+        service: Option<Service<A>>,
+        revision: Option<Revision>,
+    ) -> bool {
         self.saw_service(revision);
         let known = self.entries.get(name).and_then(|entry| entry.service.as_deref());
         if known == service.as_ref() {
-            return;
+            return false;
         }
         // Equal names share their bytes, so that of the map is used.
         let name = self.known_name(name);
@@ -169,6 +197,7 @@ impl<A: Address> Index<A> {
         if service.is_none() {
             self.forget_if_empty(&name);
         }
+        true
     }
 
     /// Folds an added or changed slice and its trigger time. An unchanged one gives no sample.
@@ -185,10 +214,11 @@ impl<A: Address> Index<A> {
         let reported = |at: Moment| known.is_some_and(|known| known.carried(at));
         let fresh = trigger.filter(|at| *at > self.started && !reported(*at));
         if let Some(at) = fresh {
+            let dated = Dated::of(Some(at));
             self.triggers.push(Trigger {
-                slice: slice.name.clone(),
+                cause: Cause::Slice(slice.name.clone()),
                 service: slice.service.clone(),
-                at,
+                began: Began { at, dated },
             });
         }
         let moved_from = known
@@ -226,7 +256,8 @@ impl<A: Address> Index<A> {
         }
         let key = self.keys.of(name);
         if let Some(gone) = self.slices.remove(&key) {
-            self.triggers.retain(|trigger| trigger.slice != *name);
+            self.triggers
+                .retain(|trigger| !matches!(&trigger.cause, Cause::Slice(slice) if slice == name));
             self.detach(key, &gone.service);
         }
     }
@@ -296,7 +327,8 @@ impl<A: Address> Index<A> {
                 after,
             });
         }
-        let triggers = std::mem::take(&mut self.triggers);
+        let mut triggers = std::mem::take(&mut self.triggers);
+        triggers.retain(|trigger| trigger.cause != Cause::Service || alters(&changes, &trigger.service));
         self.planned = self.received;
         Batch {
             scope,
@@ -331,10 +363,10 @@ impl<A: Address> Index<A> {
         self.full |= batch.scope == Scope::Full || recovery == Recovery::FullResync;
         self.dirty.extend(batch.checked);
         // A slice deleted meanwhile has lost its claim to be measured.
-        let alive = batch
-            .triggers
-            .into_iter()
-            .filter(|trigger| self.slices.contains_key(&self.keys.of(&trigger.slice)));
+        let alive = batch.triggers.into_iter().filter(|trigger| match &trigger.cause {
+            Cause::Slice(name) => self.slices.contains_key(&self.keys.of(name)),
+            Cause::Service => true,
+        });
         let newer = std::mem::take(&mut self.triggers);
         self.triggers = alive.chain(newer).collect();
     }
@@ -491,6 +523,12 @@ impl<A: Address> Index<A> {
             self.entries.remove(name);
         }
     }
+}
+
+/// Whether the changes, which are ordered by name, alter anything about a Service. A full batch names them all.
+fn alters<A: Address>(changes: &[Change<A>], service: &ServiceName) -> bool {
+    let found = changes.binary_search_by(|change| change.name.cmp(service));
+    found.is_ok_and(|at| changes[at].before != changes[at].after)
 }
 
 #[cfg(test)]

@@ -1,18 +1,27 @@
 //! When did the change happen that we are about to program?
 //!
-//! The slice controller writes the time of the oldest change behind a slice update into an annotation.
-//! Each update gives one sample, observed when the kernel has the rules. A sync that fails gives its
-//! samples back, so that the time spent retrying is part of the latency instead of vanishing from it.
+//! The slice controller writes the time of the oldest change behind a slice update into an annotation;
+//! a change of a Service itself began with the API server's write of it. Each update gives one sample, observed
+//! when the kernel has the rules. A sync that fails gives its samples back, so that the time spent retrying is
+//! part of the latency instead of vanishing from it.
 
-use pointsman_model::{Moment, ServiceName, SliceName};
+use pointsman_model::{Began, ServiceName, SliceName};
 
 /// One sample waiting to be observed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Trigger {
-    /// The slice whose update carried it; its deletion discards the sample.
-    pub slice: SliceName,
+    pub cause: Cause,
     /// The Service concerned.
     pub service: ServiceName,
     /// When the change happened.
-    pub at: Moment,
+    pub began: Began,
+}
+
+/// What changed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cause {
+    /// The slice whose update carried the time; its deletion discards the sample.
+    Slice(SliceName),
+    /// The Service itself came, changed or went. It is a sample only if that alters rules.
+    Service,
 }

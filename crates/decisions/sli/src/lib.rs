@@ -6,11 +6,9 @@
 //!   programmers' counters; [`slo`] judges cluster-days;
 //! - [`fold`] folds the watermarks of all programmers: on how many is each change, who is behind;
 //! - [`judgement`] says of all that what is true now, in one value for everybody who shows it;
-//! - [`dated`] says when a change began, and how well that is known;
 //! - [`endpoints`] and [`gate`] decide when a pod under deletion may be stopped;
 //! - [`skew`] measures how far clocks are apart.
 
-pub mod dated;
 pub mod endpoints;
 pub mod fold;
 pub mod gate;

@@ -34,7 +34,8 @@ pub(crate) fn slice(slice: &EndpointSlice, revision: u64) -> Option<SliceFacts> 
     })
 }
 
-/// A Service, and whether its specification is the same as before, whatever is in it.
+/// A Service, and whether what programmers read of it is the same as before, whatever is in it: its specification and
+/// the addresses of its load balancer.
 #[derive(Debug)]
 pub(crate) struct Described {
     service: Service,
@@ -48,13 +49,24 @@ impl<'de> Deserialize<'de> for Described {
         struct Spec<'a> {
             #[serde(borrow, default)]
             spec: Option<&'a RawValue>,
+            #[serde(borrow, default)]
+            status: Option<Status<'a>>,
             #[serde(default)]
             metadata: WriteTimes,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Status<'a> {
+            #[serde(borrow, default)]
+            load_balancer: Option<&'a RawValue>,
         }
         let raw = Box::<RawValue>::deserialize(deserializer)?;
         let described: Spec<'_> = serde_json::from_str(raw.get()).map_err(de::Error::custom)?;
         let mut hasher = DefaultHasher::new();
-        described.spec.map(RawValue::get).hash(&mut hasher);
+        let balancer = described.status.and_then(|status| status.load_balancer);
+        [described.spec, balancer]
+            .map(|it| it.map(RawValue::get))
+            .hash(&mut hasher);
         Ok(Self {
             service: serde_json::from_str(raw.get()).map_err(de::Error::custom)?,
             times: described.metadata,
@@ -197,6 +209,16 @@ mod tests {
         assert_ne!(
             first,
             hash(r#"{"metadata":{"name":"a"},"spec":{"ports":[{"port":81}]}}"#)
+        );
+        let status = |text: &str| {
+            hash(&format!(
+                r#"{{"metadata":{{"name":"a"}},"spec":{{"ports":[{{"port":80}}]}},"status":{text}}}"#
+            ))
+        };
+        assert_eq!(first, status(r#"{"conditions":[]}"#));
+        assert_ne!(
+            first,
+            status(r#"{"loadBalancer":{"ingress":[{"ip":"192.0.2.1"}]}}"#)
         );
     }
 

@@ -7,10 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pointsman_api_client::{Event, ObjectKey};
-use pointsman_model::Moment;
+use pointsman_model::{Began, Dated, Moment};
 use pointsman_objects::{ConfigNode, EndpointSlice, Node, Pod, config_node};
 use pointsman_protocol::watermark::Resource;
-use pointsman_sli::dated::{self, Dated};
 use pointsman_sli::endpoints::{EndpointFacts, Endpoints, Requirement};
 use pointsman_sli::fold::{Fold, Kind, Limits, NewChange, NodeState, ProgrammerId};
 
@@ -230,7 +229,8 @@ impl World {
         written: Option<Moment>,
         now: Moment,
     ) {
-        let (triggered, dated) = dated::write(written, now);
+        let began = Began::of(written, now);
+        let triggered = (began.dated != Dated::Watch).then_some(began.at);
         self.fold.change(NewChange {
             resource: Resource::Services,
             revision,
@@ -238,7 +238,7 @@ impl World {
             kind,
             pod: None,
             triggered,
-            dated,
+            dated: began.dated,
             api: None,
             written: triggered.unwrap_or(now),
         });

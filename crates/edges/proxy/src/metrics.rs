@@ -4,9 +4,10 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use pointsman_dataplane::trigger::{Cause, Trigger};
 use pointsman_dataplane::{Recovery, Scope, Totals, Watermark, Written};
 use pointsman_kernel::Mode;
-use pointsman_model::IpFamily;
+use pointsman_model::{Dated, IpFamily};
 use pointsman_telemetry::{
     Counter, Definition, Family, FineHistogram, Gauge, Histogram, Registry, Unit, exponential_buckets,
     linear_buckets,
@@ -38,6 +39,8 @@ pub struct FamilyMetrics {
     partial: Histogram,
     programming: Histogram,
     programming_fine: FineHistogram,
+    /// Of Services, then of slices; by how well their beginning is known.
+    samples: [[Counter; 3]; 2],
     last_sync: Gauge,
     last_queued: Gauge,
     failures: Counter,
@@ -173,9 +176,11 @@ impl FamilyMetrics {
     }
 
     /// The time from a change to the kernel.
-    pub fn programmed(&self, latency: Duration) {
+    pub fn programmed(&self, trigger: &Trigger, latency: Duration) {
         self.programming.observe_duration(latency);
         self.programming_fine.observe(latency);
+        let resource = usize::from(trigger.cause != Cause::Service);
+        self.samples[resource][trigger.began.dated as usize].inc();
     }
 }
 
@@ -195,6 +200,7 @@ struct Times {
     durations: [Family<Histogram>; 3],
     programming: Family<Histogram>,
     programming_fine: Family<FineHistogram>,
+    samples: Family<Counter>,
     stamps: [Family<Gauge>; 2],
 }
 
@@ -278,6 +284,9 @@ impl Defined {
             partial: partial.with(&series),
             programming: self.times.programming.with(&series),
             programming_fine: self.times.programming_fine.with(&series),
+            samples: ["services", "endpointslices"].map(|resource| {
+                Dated::ALL.map(|dated| self.times.samples.with(&[family, resource, dated.as_str()]))
+            }),
             last_sync: last_sync.with(&series),
             last_queued: last_queued.with(&series),
             failures: self.writes.failures.with(&series),
@@ -335,6 +344,14 @@ impl Times {
                 "pointsman_network_programming_duration_seconds",
                 "kubeproxy_network_programming_duration_seconds to the millisecond.",
             )),
+            samples: registry.counters(
+                Definition::new(
+                    "pointsman_network_programming_samples_total",
+                    "Samples of kubeproxy_network_programming_duration_seconds, by what changed and by how well its \
+                     beginning is known (dated): exact to the microsecond, by the second, or only by this proxy's watch.",
+                )
+                .labels(&["ip_family", "resource", "dated"]),
+            ),
             stamps: [
                 stamp(
                     "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
@@ -445,26 +462,37 @@ fn unix_seconds() -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use pointsman_model::{Began, Moment, ServiceName};
+
     use super::*;
 
     #[test]
     fn latency_has_the_buckets_of_upstream() {
-        let buckets = programming_buckets();
-        assert_eq!(buckets.len(), 81);
-        assert_eq!((buckets[0], buckets[80]), (0.0, 300.0));
+        // Written out from kube-proxy's formula: halves and quarters below a second, seconds of the first minute,
+        // fives of the second, then half minutes up to five.
+        let quarters = [0.0, 0.25, 0.5].into_iter();
+        let seconds = (1..60).chain((60..120).step_by(5)).chain((120..=300).step_by(30));
+        let expected: Vec<f64> = quarters.chain(seconds.map(f64::from)).collect();
+        assert_eq!(programming_buckets(), expected);
     }
 
     #[test]
     fn each_mode_shows_its_own_metrics_under_upstream_names() {
         let registry = Registry::new();
         let metrics = Metrics::new(&registry, Mode::Iptables);
-        metrics.families[0].programmed(Duration::from_millis(7));
+        let trigger = Trigger {
+            cause: Cause::Service,
+            service: ServiceName::new("default", "web").unwrap(),
+            began: Began::seen(Moment(5)),
+        };
+        metrics.families[0].programmed(&trigger, Duration::from_millis(7));
         metrics.families[1].failed(Scope::Partial, Recovery::FullResync);
         metrics.families[1].failed(Scope::Partial, Recovery::Retry);
         let text = registry.render();
         for line in [
             "kubeproxy_network_programming_duration_seconds_bucket{ip_family=\"IPv4\",le=\"0.25\"} 1\n",
             "pointsman_network_programming_duration_seconds_bucket{ip_family=\"IPv4\",le=\"0.007\"} 1\n",
+            "pointsman_network_programming_samples_total{ip_family=\"IPv4\",resource=\"services\",dated=\"watch\"} 1\n",
             "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total{ip_family=\"IPv6\"} 1\n",
         ] {
             assert!(text.contains(line), "{line} is missing in {text}");

@@ -11,7 +11,7 @@ use pointsman_dataplane::convert::{ConvertedService, ConvertedSlice, FamilySlice
 use pointsman_dataplane::health::SyncHealth;
 use pointsman_dataplane::sync::Resource;
 use pointsman_kernel::{Commits, interfaces};
-use pointsman_model::{Revision, ServiceName, SliceName};
+use pointsman_model::{Began, Moment, Revision, ServiceName, SliceName};
 use pointsman_objects::compact;
 use tokio::sync::{mpsc, watch};
 
@@ -245,24 +245,31 @@ impl Owner {
             Event::Init => self.list_begins(Resource::Services),
             Event::Applied { object, .. } => {
                 count(&self.metrics.service_changes);
-                let (name, revision) = (&object.name, object.revision);
-                self.v4
-                    .fold(now, |index| index.fold_service(name, object.v4, revision));
-                self.v6
-                    .fold(now, |index| index.fold_service(name, object.v6, revision));
+                let (name, revision, began) = (&object.name, object.revision, began(object.written));
+                self.v4.fold(now, |index| {
+                    index.fold_service_change(name, object.v4, revision, began)
+                });
+                self.v6.fold(now, |index| {
+                    index.fold_service_change(name, object.v6, revision, began)
+                });
             }
             Event::Deleted {
                 key,
                 resource_version,
-                ..
+                removed,
             } => {
                 count(&self.metrics.service_changes);
-                let revision = resource_version.as_deref().and_then(Revision::parse);
+                let (revision, began) = (
+                    resource_version.as_deref().and_then(Revision::parse),
+                    began(removed),
+                );
                 if let Some(name) = name(&key, ServiceName::new) {
-                    self.v4
-                        .fold(now, |index| index.fold_service(&name, None, revision));
-                    self.v6
-                        .fold(now, |index| index.fold_service(&name, None, revision));
+                    self.v4.fold(now, |index| {
+                        index.fold_service_change(&name, None, revision, began)
+                    });
+                    self.v6.fold(now, |index| {
+                        index.fold_service_change(&name, None, revision, began)
+                    });
                 }
             }
             Event::Synced(version) => {
@@ -388,6 +395,11 @@ pub(crate) const INBOX: usize = 8;
 fn count((total, pending): &(pointsman_telemetry::Counter, pointsman_telemetry::Gauge)) {
     total.inc();
     pending.inc();
+}
+
+/// When a change of a Service began that the watch delivered now.
+fn began(written: Option<Moment>) -> Began {
+    Began::of(written, Timestamp::now().into())
 }
 
 fn name<N, E: std::fmt::Display>(key: &ObjectKey, make: impl Fn(&str, &str) -> Result<N, E>) -> Option<N> {

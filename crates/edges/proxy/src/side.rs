@@ -204,8 +204,8 @@ impl<A: Address> Side<A> {
         let now = Moment::from(Timestamp::now());
         let late = at.elapsed();
         for trigger in &done.committed.triggers {
-            self.metrics
-                .programmed(now.since(trigger.at).saturating_sub(late));
+            let latency = now.since(trigger.began.at).saturating_sub(late);
+            self.metrics.programmed(trigger, latency);
         }
         self.metrics.synced(&done.committed.totals);
         self.servers.reconcile(self.sync.health_checks());

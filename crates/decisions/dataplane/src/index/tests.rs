@@ -206,7 +206,11 @@ fn nothing_is_lost_by_a_failure() {
     let batch = index.checkout();
     assert_eq!((batch.scope, names(&batch)), (Scope::Full, vec!["a"]));
     let committed = index.commit(batch);
-    let times: Vec<i64> = committed.triggers.iter().map(|trigger| trigger.at.0).collect();
+    let times: Vec<i64> = committed
+        .triggers
+        .iter()
+        .map(|trigger| trigger.began.at.0)
+        .collect();
     assert_eq!(
         times,
         [5_000, 6_000],
@@ -238,7 +242,10 @@ fn trigger_times_follow_their_slices() {
     let report = |index: &mut Index<Ipv4Addr>| {
         let batch = index.checkout();
         let triggers = index.commit(batch).triggers;
-        triggers.iter().map(|trigger| trigger.at.0).collect::<Vec<_>>()
+        triggers
+            .iter()
+            .map(|trigger| trigger.began.at.0)
+            .collect::<Vec<_>>()
     };
     let at = |time| Some(Moment(time));
     index.fold_slice(slice("s", "a", &[1]), rv(1), at(2_000));
@@ -263,6 +270,63 @@ fn trigger_times_follow_their_slices() {
         report(&mut index),
         [0; 0],
         "an annotation that was reported already"
+    );
+}
+
+#[test]
+fn changes_of_services_are_measured_where_they_alter_rules() {
+    let mut index = Index::new("n1".into(), ExternalIps::Honoured, Moment(1_000));
+    let at = |time| Began::seen(Moment(time));
+    let report = |index: &mut Index<Ipv4Addr>| {
+        let batch = index.checkout();
+        let triggers = index.commit(batch).triggers;
+        triggers
+            .iter()
+            .map(|trigger| trigger.began.at.0)
+            .collect::<Vec<_>>()
+    };
+    let listed = |index: &mut Index<Ipv4Addr>, number| {
+        index.advance(Watermark {
+            services: rv(number),
+            ..Watermark::default()
+        });
+    };
+    index.list_begins(Resource::Services);
+    index.fold_service_change(&name("a"), Some(service("a", 1)), rv(1), at(2_000));
+    listed(&mut index, 1);
+    assert_eq!(report(&mut index), [0; 0], "a restart invents nothing");
+
+    let mut other = service("a", 1);
+    other.affinity = Some(pointsman_model::Affinity {
+        timeout_seconds: 5.try_into().unwrap(),
+    });
+    index.fold_service_change(&name("a"), Some(other.clone()), rv(2), at(3_000));
+    index.fold_service_change(&name("b"), Some(service("b", 2)), rv(3), at(4_000));
+    assert_eq!(report(&mut index), [3_000, 4_000], "a change and a creation");
+    index.fold_service_change(&name("a"), Some(other.clone()), rv(4), at(5_000));
+    assert_eq!(report(&mut index), [0; 0], "only its labels are others");
+    index.fold_service_change(&name("a"), Some(service("a", 1)), rv(5), at(6_000));
+    index.fold_service_change(&name("a"), Some(other), rv(6), at(7_000));
+    index.force_full();
+    assert_eq!(
+        report(&mut index),
+        [0; 0],
+        "it ends where it began, whatever else is written"
+    );
+
+    index.fold_service_change(&name("a"), None, rv(7), at(8_000));
+    let batch = index.checkout();
+    index.abort(batch, Recovery::FullResync);
+    assert_eq!(report(&mut index), [8_000], "a deletion, once the kernel has it");
+
+    index.list_begins(Resource::Services);
+    index.fold_service_change(&name("b"), Some(service("b", 3)), rv(9), at(9_000));
+    index.fold_service_change(&name("c"), Some(service("c", 4)), rv(8), at(9_500));
+    listed(&mut index, 9);
+    assert_eq!(
+        report(&mut index),
+        [9_000, 9_500],
+        "what happened while nobody watched"
     );
 }
 

@@ -153,7 +153,7 @@ fn check_failure(failing: u64, recovery: Recovery) {
             continue;
         }
         let done = done(sync.finish(batch, Ok(()), now));
-        times.extend(done.committed.triggers.iter().map(|trigger| trigger.at.0));
+        times.extend(done.committed.triggers.iter().map(|trigger| trigger.began.at.0));
         assert!(sync.health().is_healthy(at(round * 100 + 99)));
         assert!(
             !done.udp.is_empty(),
@@ -164,7 +164,7 @@ fn check_failure(failing: u64, recovery: Recovery) {
         let retry = at(301);
         let batch = sync.begin(retry).expect("the failure asked for it");
         let done = done(sync.finish(batch, Ok(()), retry));
-        times.extend(done.committed.triggers.iter().map(|trigger| trigger.at.0));
+        times.extend(done.committed.triggers.iter().map(|trigger| trigger.began.at.0));
     }
     assert_eq!(
         times,

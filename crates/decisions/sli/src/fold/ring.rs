@@ -3,8 +3,7 @@
 use std::collections::VecDeque;
 
 use super::ProgrammerId;
-use crate::dated::Dated;
-use pointsman_model::Moment;
+use pointsman_model::{Dated, Moment};
 use pointsman_protocol::watermark::Resource;
 
 /// In clusters of at most this size, the commits of every programmer are kept for each change.
@@ -81,9 +80,9 @@ pub struct NewChange {
 }
 
 impl NewChange {
-    /// Whether programmers measure it: those with a trigger time in a slice.
+    /// Whether programmers measure it: Services by their writes, slices by the trigger times in them.
     pub fn is_pooled(&self) -> bool {
-        self.resource == Resource::Slices && self.triggered.is_some()
+        self.resource == Resource::Services || self.triggered.is_some()
     }
 }
 

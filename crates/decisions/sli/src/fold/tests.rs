@@ -1,6 +1,5 @@
 use super::*;
-use crate::dated::Dated;
-use pointsman_model::Revision;
+use pointsman_model::{Dated, Revision};
 use pointsman_protocol::watermark::Progress;
 use proptest::prelude::*;
 

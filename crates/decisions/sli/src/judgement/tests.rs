@@ -1,8 +1,7 @@
 use super::*;
-use crate::dated::Dated;
 use crate::fold::{Kind, Limits, NewChange, NodeState, ProgrammerId, State};
 use crate::measure::Measure;
-use pointsman_model::Revision;
+use pointsman_model::{Dated, Revision};
 use pointsman_protocol::watermark::{Progress, Report, Resource, Watermark};
 use proptest::prelude::*;
 

@@ -224,7 +224,7 @@ fn where_the_server_says_less_that_is_marked() {
     world.service(service(6, 81, managed), Moment(12_000_000));
     assert_eq!(
         newest(&world),
-        (Moment(8_000_000), Dated::Second),
+        (Moment(8_999_999), Dated::Second),
         "our watch was away"
     );
     // The last state of a removed Service still has the stamp of its last change.

@@ -268,7 +268,7 @@ impl<K: Kernel> Life<'_, K> {
             Outcome::Done(done) => {
                 self.full_owed = false;
                 self.observed
-                    .extend(done.committed.triggers.iter().map(|trigger| trigger.at.0));
+                    .extend(done.committed.triggers.iter().map(|trigger| trigger.began.at.0));
                 let later = self.now + SYNC_PERIOD * 100;
                 assert!(self.sync.health().is_healthy(later), "nothing waits");
             }
