@@ -27,6 +27,8 @@ TEST_PACKAGES := \
   nftables:/usr/sbin/nft \
   iproute2:/usr/sbin/ip \
   conntrack:/usr/sbin/conntrack \
+  containerd:/usr/bin/containerd \
+  runc:/usr/sbin/runc \
   e2fsprogs:/usr/sbin/mkfs.ext4 \
   chromium:/usr/bin/chromium \
   chromium-driver:/usr/bin/chromedriver
@@ -136,11 +138,33 @@ bench-controllers: deps ## Measure the EndpointSlice loop (PEER_KCM=path adds ku
 	$(CARGO) build --locked --release --bin pointsman
 	$(BENCH) controllers -- target/release/pointsman
 
+# What is shipped is static, so that it runs on any Linux. C code is ring's only, which needs no headers of musl.
+ARCHES ?= amd64 arm64
+TARGET_amd64 := x86_64-unknown-linux-musl
+TARGET_arm64 := aarch64-unknown-linux-musl
+COMPILER_amd64 := gcc-x86-64-linux-gnu:/usr/bin/x86_64-linux-gnu-gcc
+COMPILER_arm64 := gcc-aarch64-linux-gnu:/usr/bin/aarch64-linux-gnu-gcc
+dist: export CC_x86_64_unknown_linux_musl := x86_64-linux-gnu-gcc
+dist: export CC_aarch64_unknown_linux_musl := aarch64-linux-gnu-gcc
+dist: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER := aarch64-linux-gnu-gcc
+
 .PHONY: dist
-dist: build-deps ## Build what is shipped: one stripped program and its checksum, in dist/
-	$(CARGO) build --locked --profile dist --bin pointsman
-	@mkdir -p dist && cp target/dist/pointsman dist/pointsman && strip dist/pointsman
-	@cd dist && sha256sum pointsman > pointsman.sha256 && ls -l pointsman && cat pointsman.sha256
+dist: build-deps ## Build what is shipped, in dist/: a static program for each of ARCHES, Debian packages, checksums, an SBOM
+	$(call install,$(foreach arch,$(ARCHES),$(COMPILER_$(arch))))
+	rustup target add $(foreach arch,$(ARCHES),$(TARGET_$(arch)))
+	@mkdir -p dist
+	$(foreach arch,$(ARCHES),$(CARGO) build --locked --profile dist --bin pointsman --target $(TARGET_$(arch)) && \
+	  cp target/$(TARGET_$(arch))/dist/pointsman dist/pointsman-$(arch) &&) true
+	tools/package.py deb $(PROGRAMS)
+	tools/package.py sbom $(foreach arch,$(ARCHES),--image $(arch))
+	cd dist && sha256sum pointsman-* pointsman_* pointsman.cdx.json > SHA256SUMS && cat SHA256SUMS
+
+PROGRAMS = $(foreach arch,$(ARCHES),--program $(arch)=dist/pointsman-$(arch))
+
+.PHONY: image
+image: dist ## Make the container image of all ARCHES from dist/, without a daemon: dist/pointsman-image.tar
+	tools/package.py image $(PROGRAMS)
+	cd dist && sha256sum pointsman-image.tar >> SHA256SUMS
 
 .PHONY: bench-probes
 bench-probes: ## Measure the prober

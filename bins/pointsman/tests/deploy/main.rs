@@ -1,6 +1,7 @@
 //! Can an operator apply what `deploy/` holds, and does the program accept the arguments in it?
 
 mod chart;
+mod packages;
 mod policies;
 mod rights;
 

@@ -10,6 +10,7 @@
 mod configuration;
 mod faults;
 mod features;
+mod image;
 mod kubectl;
 mod node;
 mod peer;
