@@ -9,15 +9,17 @@
 //!   Sound ──────────────► Unclear ──────────────────► Disturbed ◄── disturbed look ── Sound
 //!     ▲                      │                            │
 //!     │◄──── no difference ──┴─────── comparison ─────────┤
-//!     │                                                   ├── a difference that a sync may explain ─► Inconclusive
-//!     │                                                   │                                              │
-//!     └────── full sync ────── Repairing ◄── a difference ┴◄───────────── a difference again ────────────┘
+//!     │                                                   │
+//!     └────── full sync ────── Repairing ◄── a difference ┘
 //! ```
+//!
+//! Chains that a sync of ours wrote while they were being read say nothing: with those only, trust stays as it
+//! is, and another comparison follows.
 
 use std::time::{Duration, Instant};
 
 use crate::index::Scope;
-use crate::programmer::{Compared, Effort, Look};
+use crate::programmer::{Compared, Differences, Effort, Look};
 
 /// How much of the time may go into full syncs that a look asks for, as one part in so many, and the least pause.
 const REWRITING_SHARE: u32 = 10;
@@ -51,8 +53,6 @@ pub enum Trust {
     Unclear,
     /// Somebody else has written; a comparison has to tell whether it concerns us.
     Disturbed,
-    /// A comparison found differences that a sync of the meantime may explain; another one follows.
-    Inconclusive,
     /// Rules are wrong; the next full sync puts them right.
     Repairing,
 }
@@ -62,8 +62,7 @@ pub enum Trust {
 enum Turn {
     /// May begin at this moment, or at once.
     Idle(Option<Instant>),
-    /// Is being done, and began after so many syncs.
-    Running { after_syncs: u64 },
+    Running,
 }
 
 impl Turn {
@@ -78,21 +77,36 @@ pub enum Event {
     Due,
     /// A look was taken.
     Looked(Look),
-    /// A comparison ended; nobody knows how many chains differ if it failed.
+    /// A comparison ended; nobody knows what differs if it failed.
     Compared {
         of: Compared,
-        differing: Option<usize>,
+        found: Option<Found>,
         took: Duration,
     },
     /// A sync succeeded.
     Synced { scope: Scope, took: Duration },
 }
 
+/// How many chains differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    pub differing: usize,
+    /// Those that a sync of ours wrote meanwhile.
+    pub in_motion: usize,
+}
+
+impl From<&Differences> for Found {
+    fn from(differences: &Differences) -> Self {
+        Self {
+            differing: differences.names.len(),
+            in_motion: differences.in_motion,
+        }
+    }
+}
+
 /// How the syncs stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Situation {
-    /// Syncs that ended.
-    pub syncs: u64,
     /// Full syncs that succeeded.
     pub full_syncs: u64,
     pub progress: SyncProgress,
@@ -171,17 +185,17 @@ impl Guard {
             }
             Event::Compared {
                 of: Compared::Kernel,
-                differing,
+                found,
                 took,
-            } => self.compared_kernel(now, differing, took, situation),
+            } => self.compared_kernel(now, found, took),
             Event::Compared {
                 of: Compared::Ledger,
-                differing,
+                found,
                 took,
             } => {
                 let pause = self.sync_period.max(took * RENDERING_SHARE);
                 self.ledger = Turn::Idle(Some(now + pause));
-                match differing.unwrap_or(0) {
+                match found.unwrap_or_default().differing {
                     0 => Vec::new(),
                     chains => vec![Order::CountDivergences(chains), Order::WriteAll],
                 }
@@ -195,11 +209,8 @@ impl Guard {
         if situation.full_syncs == 0 {
             return orders;
         }
-        let running = Turn::Running {
-            after_syncs: situation.syncs,
-        };
         if self.looking.is_due(now) {
-            self.looking = running;
+            self.looking = Turn::Running;
             orders.push(Order::Look(self.effort(now)));
         }
         if self.comparisons == Comparisons::WithFullSyncs || situation.progress != SyncProgress::Settled {
@@ -209,15 +220,15 @@ impl Guard {
             self.ledger = Turn::Idle(Some(now + self.sync_period));
         }
         if self.ledger.is_due(now) {
-            self.ledger = running;
+            self.ledger = Turn::Running;
             orders.push(Order::Compare(Compared::Ledger));
         }
         let wanted = match self.trust {
-            Trust::Unclear | Trust::Disturbed | Trust::Inconclusive => true,
+            Trust::Unclear | Trust::Disturbed => true,
             Trust::Sound | Trust::Repairing => false,
         };
         if wanted && self.kernel.is_due(now) {
-            self.kernel = running;
+            self.kernel = Turn::Running;
             orders.push(Order::Compare(Compared::Kernel));
         }
         orders
@@ -251,39 +262,31 @@ impl Guard {
                 self.trust = Trust::Disturbed;
                 Vec::new()
             }
-            (Look::Disturbed, Trust::Inconclusive) => Vec::new(),
             // If it is too early, the next look says the same again.
             (Look::Suspect, _) if self.rewrite_from.is_some_and(|from| now < from) => Vec::new(),
             (Look::Suspect, _) => vec![Order::CountDisturbance, Order::WriteAll],
         }
     }
 
-    fn compared_kernel(
-        &mut self,
-        now: Instant,
-        differing: Option<usize>,
-        took: Duration,
-        situation: Situation,
-    ) -> Vec<Order> {
-        let began = Turn::Running {
-            after_syncs: situation.syncs,
-        };
-        let alone = self.kernel == began && situation.progress != SyncProgress::Running;
+    fn compared_kernel(&mut self, now: Instant, found: Option<Found>, took: Duration) -> Vec<Order> {
         let pause = self.pause(self.trust).max(took * READING_SHARE);
         self.kernel = Turn::Idle(Some(now + pause));
-        let next = match (differing, self.trust) {
+        let (Some(found), false) = (found, self.trust == Trust::Repairing) else {
             // Nobody knows, so it has to be asked again; or it is being put right already.
-            (None, _) | (_, Trust::Repairing) => return Vec::new(),
-            (Some(0), _) => Trust::Sound,
-            // Twice in a row is no coincidence.
-            (Some(_), trust) if alone || trust == Trust::Inconclusive => Trust::Repairing,
-            (Some(_), _) => Trust::Inconclusive,
+            return Vec::new();
         };
-        self.trust = next;
-        match next {
-            Trust::Repairing => vec![Order::ReportForeignChange, Order::WriteAll],
-            _ => Vec::new(),
+        match found {
+            Found {
+                differing: 0,
+                in_motion: 0,
+            } => self.trust = Trust::Sound,
+            Found { differing: 0, .. } => {}
+            Found { .. } => {
+                self.trust = Trust::Repairing;
+                return vec![Order::ReportForeignChange, Order::WriteAll];
+            }
         }
+        Vec::new()
     }
 
     fn synced(&mut self, now: Instant, scope: Scope, took: Duration) -> Vec<Order> {
@@ -297,7 +300,7 @@ impl Guard {
                 self.trust = Trust::Sound;
                 vec![Order::CountRepair]
             }
-            Trust::Sound | Trust::Unclear | Trust::Disturbed | Trust::Inconclusive => Vec::new(),
+            Trust::Sound | Trust::Unclear | Trust::Disturbed => Vec::new(),
         }
     }
 
@@ -305,9 +308,7 @@ impl Guard {
     fn pause(&self, trust: Trust) -> Duration {
         match trust {
             Trust::Unclear => GUESSING_LEAST.min(self.sync_period * 2),
-            Trust::Sound | Trust::Disturbed | Trust::Inconclusive | Trust::Repairing => {
-                READING_LEAST.min(self.sync_period)
-            }
+            Trust::Sound | Trust::Disturbed | Trust::Repairing => READING_LEAST.min(self.sync_period),
         }
     }
 }

@@ -30,8 +30,8 @@ pub use claims::{ClaimKind, Destination};
 pub use index::{Batch, Change, Committed, Index, Progress, Scope, Totals, Watermark};
 pub use packet::{Fate, Host, Packet, SeenAs};
 pub use programmer::{
-    Compared, Comparison, Effort, Look, MemoryRules, NoRules, ProgramError, Programmer, Recovery, Restored,
-    Restores, States, Written,
+    Compared, Comparison, Differences, Effort, Look, MemoryRules, NoRules, ProgramError, Programmer,
+    Recovery, Restored, Restores, States, Written,
 };
 pub use select::{Reachable, Selection, Viewpoint};
 pub use settings::{InterfaceName, LocalDetector, MasqueradeMark, NodePortAddresses, Settings};

@@ -115,17 +115,25 @@ pub enum Compared {
     Ledger,
 }
 
+/// What a comparison found. A full batch heals it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Differences {
+    /// What differs, by name.
+    pub names: Vec<String>,
+    /// What may differ only because a batch of ours wrote it while it was being read.
+    pub in_motion: usize,
+}
+
 /// A comparison that can run on a thread of its own: it reads or renders all rules, which takes longer than a
 /// change may wait.
-pub struct Comparison(Box<dyn FnOnce() -> Result<Vec<String>, ProgramError> + Send>);
+pub struct Comparison(Box<dyn FnOnce() -> Result<Differences, ProgramError> + Send>);
 
 impl Comparison {
-    pub fn new(compare: impl FnOnce() -> Result<Vec<String>, ProgramError> + Send + 'static) -> Self {
+    pub fn new(compare: impl FnOnce() -> Result<Differences, ProgramError> + Send + 'static) -> Self {
         Self(Box::new(compare))
     }
 
-    /// What differs, by name. A full batch heals it.
-    pub fn differences(self) -> Result<Vec<String>, ProgramError> {
+    pub fn differences(self) -> Result<Differences, ProgramError> {
         (self.0)()
     }
 }

@@ -203,12 +203,6 @@ impl<A: Address> Synchroniser<A> {
 
     /// How the syncs stand, for those who watch over the rules.
     pub fn situation(&self) -> Situation {
-        let Tally {
-            full,
-            partial,
-            failures,
-            ..
-        } = self.tally;
         let progress = if self.schedule.is_running() {
             SyncProgress::Running
         } else if self.schedule.is_failing() || self.index.has_changes() {
@@ -217,8 +211,7 @@ impl<A: Address> Synchroniser<A> {
             SyncProgress::Settled
         };
         Situation {
-            syncs: full + partial + failures,
-            full_syncs: full,
+            full_syncs: self.tally.full,
             progress,
         }
     }

@@ -183,12 +183,7 @@ impl<A: Address> Planner<A> {
     ) -> BTreeSet<(Table, ChainName)> {
         let mut differing = BTreeSet::new();
         for transaction in self.full_plan(states, inventory, EndpointComments::LeftOut) {
-            for (table, edit) in transaction.tables {
-                let single = edit.deletes.iter().chain(&edit.appends).chain(&edit.inserts);
-                let chains = edit.writes.keys().chain(&edit.removals);
-                let chains = chains.chain(single.map(|(chain, _)| chain));
-                differing.extend(chains.map(|chain| (table, *chain)));
-            }
+            differing.extend(transaction.touched());
         }
         differing
     }

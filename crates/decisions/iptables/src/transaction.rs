@@ -76,6 +76,17 @@ impl<A: Address> Transaction<A> {
             .all(|edit| edit.is_empty() && edit.kept.is_empty())
     }
 
+    /// Every chain that is not afterwards as it was before.
+    pub fn touched(&self) -> impl Iterator<Item = (Table, ChainName)> + '_ {
+        self.tables.iter().flat_map(|(table, edit)| {
+            let single = edit.deletes.iter().chain(&edit.appends).chain(&edit.inserts);
+            let whole = edit.writes.keys().chain(&edit.removals);
+            whole
+                .chain(single.map(|(chain, _)| chain))
+                .map(|chain| (*table, *chain))
+        })
+    }
+
     /// The number of chains that are written or removed.
     pub fn chains(&self) -> usize {
         self.tables

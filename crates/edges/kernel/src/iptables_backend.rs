@@ -3,11 +3,13 @@
 //! Joins the planner and the programs: plan, apply, remember, and count what was written. Where the kernel
 //! counts commits, also notice those of others.
 
+use std::collections::BTreeSet;
 use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use pointsman_dataplane::{
-    Batch, Compared, Comparison, Effort, Look, ProgramError, Programmer, Restored, Restores, Scope, Settings,
-    States, Written,
+    Batch, Compared, Comparison, Differences, Effort, Look, ProgramError, Programmer, Restored, Restores,
+    Scope, Settings, States, Written,
 };
 use pointsman_iptables::plan::{Holder, cleanup, cleanup_own};
 use pointsman_iptables::{ChainName, Planner, Table, Transaction};
@@ -31,7 +33,11 @@ pub struct IptablesBackend<A> {
     planner: Planner<A>,
     tables: Box<dyn Tables<A>>,
     witness: Option<Witness>,
+    /// What was written since a comparison began to read, as long as it reads.
+    meanwhile: Weak<Chains>,
 }
+
+type Chains = Mutex<BTreeSet<(Table, ChainName)>>;
 
 impl<A: Address> IptablesBackend<A> {
     /// A backend that knows nothing about the kernel yet; its first batch must be full.
@@ -67,6 +73,7 @@ impl<A: Address> IptablesBackend<A> {
             planner: Planner::new(settings).with_rules_per_transaction(rules_per_transaction),
             tables,
             witness: None,
+            meanwhile: Weak::new(),
         }
     }
 
@@ -94,13 +101,17 @@ impl<A: Address> IptablesBackend<A> {
     }
 
     fn restore(&mut self, transaction: &Transaction<A>) -> Result<InputSize, ProgramError> {
+        if let Some(meanwhile) = self.meanwhile.upgrade() {
+            lock(&meanwhile).extend(transaction.touched());
+        }
         let mark = self.witness.as_mut().and_then(Witness::mark);
-        let size = self.tables.restore(transaction)?;
+        let restored = self.tables.restore(transaction);
+        // Also if it failed: tables before the one that was refused are committed.
         if let Some(witness) = &mut self.witness {
             let written = transaction.tables.values().filter(|edit| !edit.is_empty());
             witness.wrote(mark, written.count());
         }
-        Ok(size)
+        restored
     }
 }
 
@@ -164,11 +175,27 @@ impl<A: Address> Programmer<A> for IptablesBackend<A> {
                     witness.trust(Some(drift));
                 }
                 let mut tables = self.tables.another();
-                Comparison::new(move || Ok(named(planner.differences(states, tables.list()?))))
+                let meanwhile = Arc::<Chains>::default();
+                self.meanwhile = Arc::downgrade(&meanwhile);
+                Comparison::new(move || {
+                    let differing = planner.differences(states, tables.list()?);
+                    let written = lock(&meanwhile);
+                    let foreign = differing.difference(&written).copied();
+                    Ok(Differences {
+                        in_motion: differing.intersection(&written).count(),
+                        names: named(foreign),
+                    })
+                })
             }
             Compared::Ledger => {
                 let ledger = self.planner.ledger().clone();
-                Comparison::new(move || Ok(named(ledger.differences(&planner.expected(states.into_iter())))))
+                Comparison::new(move || {
+                    let differing = ledger.differences(&planner.expected(states.into_iter()));
+                    Ok(Differences {
+                        names: named(differing),
+                        in_motion: 0,
+                    })
+                })
             }
         }))
     }
@@ -176,6 +203,11 @@ impl<A: Address> Programmer<A> for IptablesBackend<A> {
     fn remove_predecessors(&mut self) -> Result<(), ProgramError> {
         clean_up_nftables::<A>()
     }
+}
+
+/// Nobody panics with them; if somebody did, they are still good.
+fn lock(chains: &Chains) -> MutexGuard<'_, BTreeSet<(Table, ChainName)>> {
+    chains.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn named(chains: impl IntoIterator<Item = (Table, ChainName)>) -> Vec<String> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use jiff::Timestamp;
-use pointsman_dataplane::guard::{Comparisons, Event, Guard, Order};
+use pointsman_dataplane::guard::{Comparisons, Event, Found, Guard, Order};
 use pointsman_dataplane::schedule::Next;
 use pointsman_dataplane::state::ExternalIps;
 use pointsman_dataplane::sync::{Done, Resource};
@@ -34,6 +34,8 @@ pub(crate) struct Side<A> {
     servers: ServiceServers,
     settings: Settings<A>,
     metrics: FamilyMetrics,
+    /// What the last comparison found.
+    differing: Vec<String>,
 }
 
 impl<A: Address> Side<A> {
@@ -66,6 +68,7 @@ impl<A: Address> Side<A> {
             servers,
             settings,
             metrics,
+            differing: Vec::new(),
         })
     }
 
@@ -112,9 +115,17 @@ impl<A: Address> Side<A> {
                 }
                 Order::CountDisturbance => self.metrics.disturbances.inc(),
                 Order::CountRepair => self.metrics.repairs.inc(),
-                Order::CountDivergences(chains) => self.metrics.divergences.add(chains as u64),
+                Order::CountDivergences(chains) => {
+                    self.metrics.divergences.add(chains as u64);
+                    let first = self.differing.get(..5).unwrap_or(&self.differing);
+                    tracing::error!(family = %A::FAMILY, chains, ?first, "partial syncs differ from a full one");
+                }
                 Order::ReportForeignChange => {
-                    tracing::warn!(family = %A::FAMILY, "another program changed rules of the proxy");
+                    let (chains, first) = (
+                        self.differing.len(),
+                        self.differing.get(..5).unwrap_or(&self.differing),
+                    );
+                    tracing::warn!(family = %A::FAMILY, chains, ?first, "another program changed rules of the proxy");
                 }
             }
         }
@@ -157,8 +168,14 @@ impl<A: Address> Side<A> {
         match report {
             Report::Synced { batch, result, at } => return self.finish(*batch, result, at),
             Report::Looked(look) => self.guarded(now, Event::Looked(look)),
-            Report::Compared { of, differing, took } => {
-                self.guarded(now, Event::Compared { of, differing, took });
+            Report::Compared { of, found, took } => {
+                let event = Event::Compared {
+                    of,
+                    found: found.as_ref().map(Found::from),
+                    took,
+                };
+                self.differing = found.unwrap_or_default().names;
+                self.guarded(now, event);
             }
         }
         false

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use pointsman_dataplane::{
-    Batch, Compared, Comparison, Effort, Look, ProgramError, Programmer, Scope, Settings, States, Written,
+    Batch, Compared, Comparison, Differences, Effort, Look, ProgramError, Programmer, Scope, Settings,
+    States, Written,
 };
 use pointsman_model::Address;
 
@@ -39,8 +40,8 @@ pub(crate) enum Report<A> {
     /// A comparison ended.
     Compared {
         of: Compared,
-        /// Chains that differ; `None` if nobody knows.
-        differing: Option<usize>,
+        /// `None` if nobody knows.
+        found: Option<Differences>,
         took: Duration,
     },
 }
@@ -158,12 +159,13 @@ impl<A: Address> State<A> {
             None => Ok(None),
         };
         beside(format!("compare-{}", A::FAMILY), report, move |started| {
-            let chains = comparison.and_then(|it| it.map(Comparison::differences).transpose());
-            let chains = chains.map(Option::unwrap_or_default);
-            report_differences::<A>(of, &chains);
+            let found = comparison.and_then(|it| it.map(Comparison::differences).transpose());
+            if let Err(error) = &found {
+                tracing::warn!(family = %A::FAMILY, error = %Chain(error), "the rules cannot be compared");
+            }
             Report::Compared {
                 of,
-                differing: chains.ok().map(|chains| chains.len()),
+                found: found.map(Option::unwrap_or_default).ok(),
                 took: started.elapsed(),
             }
         });
@@ -181,25 +183,6 @@ impl<A: Address> State<A> {
         }
         let took_seconds = started.elapsed().as_secs_f64();
         tracing::debug!(family = %A::FAMILY, took_seconds, "looked for rules of another mode");
-    }
-}
-
-fn report_differences<A: Address>(of: Compared, chains: &Result<Vec<String>, ProgramError>) {
-    let family = A::FAMILY;
-    match chains {
-        Ok(chains) if chains.is_empty() => {}
-        Ok(chains) => {
-            let (count, first) = (chains.len(), chains.iter().take(5).collect::<Vec<_>>());
-            match of {
-                Compared::Kernel => {
-                    tracing::warn!(%family, chains = count, ?first, "chains in the kernel differ from what was written");
-                }
-                Compared::Ledger => {
-                    tracing::error!(%family, chains = count, ?first, "partial syncs differ from a full one, writing everything again");
-                }
-            }
-        }
-        Err(error) => tracing::warn!(%family, error = %Chain(error), "the rules cannot be compared"),
     }
 }
 
@@ -299,7 +282,7 @@ mod tests {
             matches!(
                 compared,
                 Report::Compared {
-                    differing: Some(0),
+                    found: Some(Differences { in_motion: 0, .. }),
                     ..
                 }
             ),

@@ -298,7 +298,7 @@ fn every_programmer_writes_notices_a_flush_and_heals() {
             let states = index.desired().collect();
             if let Some(comparison) = programmer.comparison(of, states).expect("readable") {
                 assert_eq!(
-                    comparison.differences().expect("readable"),
+                    comparison.differences().expect("readable").names,
                     [""; 0],
                     "{name} {of:?}"
                 );

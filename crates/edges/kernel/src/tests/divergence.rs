@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use pointsman_dataplane::guard::{Comparisons, Event, Guard, Order};
+use pointsman_dataplane::guard::{Comparisons, Event, Found, Guard, Order};
 use pointsman_dataplane::sync::Resource;
 use pointsman_dataplane::{Batch, Index, Look, Outcome, Programmer, Scope, Synchroniser};
 use pointsman_iptables::Transaction;
@@ -40,7 +40,10 @@ struct Proxy {
     now: Instant,
     divergences: usize,
     repairs: usize,
+    reported: usize,
     full: usize,
+    /// Writes changes while the kernel is read, as in a busy cluster.
+    busy: bool,
 }
 
 impl Proxy {
@@ -56,7 +59,9 @@ impl Proxy {
             now: Instant::now(),
             divergences: 0,
             repairs: 0,
+            reported: 0,
             full: 0,
+            busy: false,
         };
         proxy.sync.listed(proxy.now, Resource::Services);
         proxy.sync.listed(proxy.now, Resource::Slices);
@@ -93,17 +98,23 @@ impl Proxy {
                     let states = self.sync.index().programmed();
                     let states = states.map(|(_, state)| Arc::clone(state)).collect();
                     let comparison = self.backend.comparison(of, states).unwrap().unwrap();
-                    let differing = Some(comparison.differences().unwrap().len());
+                    if self.busy {
+                        let moved = self.kernel().contains("10.0.1.7");
+                        self.fold(if moved { START } else { MOVED });
+                        self.write(|_| {});
+                    }
+                    let found = Some(Found::from(&comparison.differences().unwrap()));
                     self.guarded(Event::Compared {
                         of,
-                        differing,
+                        found,
                         took: Duration::ZERO,
                     });
                 }
                 Order::WriteAll => self.sync.fold(self.now, Index::force_full),
                 Order::CountDivergences(chains) => self.divergences += chains,
                 Order::CountRepair => self.repairs += 1,
-                Order::CountDisturbance | Order::ReportForeignChange => {}
+                Order::ReportForeignChange => self.reported += 1,
+                Order::CountDisturbance => {}
             }
         }
     }
@@ -130,10 +141,24 @@ fn sound() -> String {
     proxy.kernel()
 }
 
-fn endpoint_chain(kernel: &FakeKernel<Ipv4Addr>) -> ChainName {
-    let mut chains = kernel.inventory().transient(Table::Nat).collect::<Vec<_>>();
-    chains.retain(|chain| chain.to_string().starts_with("KUBE-SEP-"));
-    chains[0]
+/// The chain that leads to an endpoint.
+fn endpoint_chain(kernel: &FakeKernel<Ipv4Addr>, address: &str) -> ChainName {
+    let leads_there = |chain: &ChainName, rules: &[String]| {
+        chain.to_string().starts_with("KUBE-SEP-") && rules.concat().contains(address)
+    };
+    let chains = kernel.normalised().into_iter();
+    let found = chains
+        .map(|((_, chain), rules)| (chain, rules))
+        .find(|(chain, rules)| leads_there(chain, rules));
+    found.expect("an endpoint has a chain").0
+}
+
+/// Somebody else empties a chain.
+fn empty(kernel: &mut FakeKernel<Ipv4Addr>, address: &str) {
+    let mut emptied = Transaction::default();
+    let chain = endpoint_chain(kernel, address);
+    emptied.table(Table::Nat).writes.insert(chain, Vec::new());
+    kernel.apply(&emptied).unwrap();
 }
 
 #[test]
@@ -144,6 +169,28 @@ fn without_a_fault_nothing_is_counted_and_nothing_written_again() {
     proxy.rest();
     assert_eq!((proxy.divergences, proxy.repairs, proxy.full), (0, 0, 1));
     assert_eq!(proxy.kernel(), sound());
+}
+
+#[test]
+fn changes_of_our_own_while_the_kernel_is_read_are_never_taken_for_another_program_s() {
+    let mut proxy = Proxy::start();
+    proxy.busy = true;
+    for _ in 0..10 {
+        proxy.rest();
+    }
+    assert_eq!(
+        (proxy.reported, proxy.repairs, proxy.divergences, proxy.full),
+        (0, 0, 0, 1)
+    );
+}
+
+#[test]
+fn what_another_program_changed_is_found_and_healed_also_while_we_write() {
+    let mut proxy = Proxy::start();
+    proxy.busy = true;
+    proxy.kernel.with(|kernel| empty(kernel, "10.0.1.6"));
+    proxy.rest();
+    assert_eq!((proxy.reported, proxy.repairs), (1, 1));
 }
 
 #[test]
@@ -164,7 +211,7 @@ fn a_ledger_that_remembers_what_was_never_written_is_found_counted_and_healed() 
     proxy.fold(MOVED);
     proxy.write(|_| {});
     let mut never_written = Transaction::default();
-    let chain = proxy.kernel.with(|kernel| endpoint_chain(kernel));
+    let chain = proxy.kernel.with(|kernel| endpoint_chain(kernel, "10.0.1.7"));
     never_written.table(Table::Nat).removals.insert(chain);
     proxy.backend.pretend(&never_written);
     proxy.rest();
@@ -177,12 +224,7 @@ fn a_kernel_that_lost_the_rules_of_a_chain_is_found_counted_as_a_repair_and_heal
     let mut proxy = Proxy::start();
     proxy.fold(MOVED);
     proxy.write(|_| {});
-    proxy.kernel.with(|kernel| {
-        let mut emptied = Transaction::default();
-        let chain = endpoint_chain(kernel);
-        emptied.table(Table::Nat).writes.insert(chain, Vec::new());
-        kernel.apply(&emptied).unwrap();
-    });
+    proxy.kernel.with(|kernel| empty(kernel, "10.0.1.7"));
     assert_ne!(proxy.kernel(), sound());
     proxy.rest();
     assert_eq!(

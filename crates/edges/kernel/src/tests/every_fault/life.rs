@@ -316,7 +316,8 @@ impl<K: Kernel> Life<'_, K> {
 
     fn differences(&mut self, of: Compared, states: States) -> Result<Vec<String>, ProgramError> {
         let comparison = self.backend.comparison(of, states)?;
-        comparison.expect("this mode compares").differences()
+        let found = comparison.expect("this mode compares").differences()?;
+        Ok(found.names)
     }
 
     fn programmed(&self) -> States {
