@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use pointsman_api_client::{ApiError, Client, DeleteOptions, Patch, Resource, Source, connect};
+use pointsman_cluster::own_faults::{DIVERGENCES, PARTIAL_FAILURES, counted};
 use pointsman_testkit::netns::Namespace;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -513,12 +514,8 @@ impl Cluster<'_> {
             "200" => self.get(10249, "/metrics"),
             _ => String::new(),
         };
-        let faults = metrics.lines().filter(|line| {
-            line.starts_with("kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total{")
-                || line.starts_with("pointsman_proxy_divergences_total{")
-        });
-        let counted = faults.filter(|line| !line.ends_with(" 0"));
-        counted.map(str::to_owned).collect()
+        let counted = counted(&metrics, &[PARTIAL_FAILURES, DIVERGENCES]);
+        counted.into_iter().map(str::to_owned).collect()
     }
 
     /// What a role said, for failures.

@@ -82,6 +82,20 @@ pub fn recording_rules() -> String {
             "0m",
             "A pod was stopped because its wait at the gate was over: nodes may still have sent connections to it.",
         ),
+        (
+            "PartialRestoreFailed",
+            "increase(kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total[15m]) > 0",
+            "0m",
+            "A partial sync was refused on {{ $labels.instance }} and a full one followed; unless another program flushed \
+             rules there, switch MinimizeIPTablesRestore off.",
+        ),
+        (
+            "ProxyRulesDiverged",
+            "increase(pointsman_proxy_divergences_total[15m]) > 0",
+            "0m",
+            "Partial syncs on {{ $labels.instance }} led elsewhere than a full one, which has put it right; switch \
+             MinimizeIPTablesRestore off and report it.",
+        ),
     ];
     for (name, expr, wait, summary) in alerts {
         out.push_str(&format!(
@@ -191,6 +205,27 @@ mod tests {
         // Different nodes may take turns in lagging.
         let lagging = summary("NetworkProgrammersLagging");
         assert!(lagging.starts_with("At every moment"), "{lagging}");
+        // What must never happen is reported at once, with the node.
+        for alert in ["PartialRestoreFailed", "ProxyRulesDiverged"] {
+            assert!(summary(alert).contains("on {{ $labels.instance }}"), "{alert}");
+        }
+    }
+
+    #[test]
+    fn every_metric_in_a_rule_exists() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/metrics.md");
+        let known = std::fs::read_to_string(path).unwrap();
+        let rules = recording_rules();
+        let words = rules.split(|character: char| !character.is_ascii_alphanumeric() && character != '_');
+        let ours = words.filter(|word| word.starts_with("kubeproxy_") || word.starts_with("pointsman_"));
+        let names: Vec<&str> = ours.map(|word| word.trim_end_matches("_bucket")).collect();
+        assert!(names.len() > 8, "{names:?}");
+        for name in names {
+            assert!(
+                known.contains(&format!("| `{name}` |")),
+                "{name} is not in docs/metrics.md"
+            );
+        }
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod leftovers;
 pub mod load;
 mod network;
 pub mod nodes;
+pub mod own_faults;
 mod parts;
 pub mod place;
 pub mod plain_http;

@@ -11,6 +11,7 @@ use super::witness::{Notes, Traffic, Witnesses, now};
 use super::writers::{Books, User, all_ready, clerk};
 use anyhow::{Context, bail};
 use pointsman_api_client::Resource;
+use pointsman_cluster::own_faults;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -151,6 +152,10 @@ impl Run {
                 .violations
                 .push(format!("no steady state within {RECOVERY:?}: {reasons:#?}"));
         }
+        let own_faults = own_faults::of_cluster(&self.cluster.record, &schedule.flushed()).await;
+        verdict
+            .violations
+            .extend(own_faults.unwrap_or_else(|error| vec![format!("{error:#}")]));
         verdict.violations.extend(
             unreached
                 .into_iter()

@@ -88,6 +88,15 @@ pub enum Change {
 }
 
 impl Schedule {
+    /// Nodes whose rules somebody else takes away, so that what a partial sync relies on may be gone.
+    pub fn flushed(&self) -> Vec<String> {
+        let nodes = self.faults.iter().filter_map(|planned| match planned.fault {
+            Fault::FlushRules(node) | Fault::FlushChain(node) => Some(format!("n{node}")),
+            _ => None,
+        });
+        nodes.collect()
+    }
+
     /// What the seed means.
     pub fn new(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);

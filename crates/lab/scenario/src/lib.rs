@@ -31,6 +31,7 @@ use std::time::Duration;
 use steps::{Counts, Step, steps};
 
 use pointsman_cluster::claim::{Known, Record, look_up};
+use pointsman_cluster::own_faults;
 use pointsman_cluster::progress::Output;
 
 /// What load, on which cluster.
@@ -82,9 +83,9 @@ pub struct Mixed {
 /// Plays a scenario and prints what came of it. Everything it made is removed again.
 pub async fn run(config: Config) -> anyhow::Result<()> {
     let record = running_cluster(&config.name)?;
-    let (table, json, violations) = match config.load {
+    let (table, json, mut violations) = match config.load {
         Load::Rolling(rolling) => {
-            let outcome = rolling::run(record, rolling).await?;
+            let outcome = rolling::run(record.clone(), rolling).await?;
             (outcome.table(), outcome.json(), outcome.violations())
         }
         Load::Mixed(load) => {
@@ -92,10 +93,11 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
                 error: load.error_bound,
                 coverage: load.coverage_bound,
             };
-            let figures = mixed(record, &load).await?;
+            let figures = mixed(record.clone(), &load).await?;
             (figures.table(), figures.json(bounds), figures.violations(bounds))
         }
     };
+    violations.extend(own_faults::of_cluster(&record, &[]).await?);
     print(config.output, &table, &json)?;
     if !violations.is_empty() {
         bail!("{}", violations.join("; "));
