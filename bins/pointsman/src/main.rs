@@ -4,6 +4,7 @@ mod apiserver;
 mod ca;
 mod config_file;
 mod controllers;
+mod doctor;
 mod duration;
 mod explain;
 mod gate;
@@ -74,6 +75,8 @@ enum Command {
     Proxy(Box<proxy::Flags>),
     /// Say which way packets to an address or Service take on a node, and why.
     Explain(Box<explain::Flags>),
+    /// Look at this node and its cluster, and say what stands in the way of a proxy and what to do.
+    Doctor(doctor::Flags),
     /// A small web server that tells who it is, for demonstrations and tests.
     #[command(hide = true)]
     ServeHttp(trials::ServeHttpFlags),
@@ -123,9 +126,12 @@ fn main() -> ExitCode {
         pointsman_kernel::memory::prefer_small();
     }
     cli.logging.install(match cli.command {
-        Command::Up(_) | Command::Down(_) | Command::Status(_) | Command::Exec(_) | Command::Profile(_) => {
-            "warn"
-        }
+        Command::Up(_)
+        | Command::Down(_)
+        | Command::Status(_)
+        | Command::Exec(_)
+        | Command::Profile(_)
+        | Command::Doctor(_) => "warn",
         // Whatever it breaks complains; what matters is in its own lines.
         Command::Faults(_) => "error,kube_client=off",
         _ => "info",
@@ -158,6 +164,7 @@ fn main() -> ExitCode {
             Command::Node(flags) => node::run(*flags).await,
             Command::Proxy(flags) => proxy::run(*flags).await,
             Command::Explain(flags) => return explain::run(*flags).await,
+            Command::Doctor(flags) => return doctor::run(flags).await,
             Command::ServeHttp(flags) => cluster::serve_http::run(flags.listen, stop_signal()).await,
             Command::Load(flags) => cluster::load::run(flags.config(), stop_signal()).await,
             Command::Sli(flags) => sli::run(*flags).await,

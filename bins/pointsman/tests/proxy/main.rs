@@ -8,6 +8,7 @@
 //! ```
 
 mod configuration;
+mod doctor;
 mod faults;
 mod features;
 mod image;
