@@ -41,7 +41,8 @@ enum Command {
     Status(StatusFlags),
     /// Print the values in force and whether nodes are safe with them; fails if they are not.
     Check(CheckFlags),
-    /// Put the files of a kubeadm control plane back as they were before the first `apply`.
+    /// Put the files of a kubeadm control plane back as they were before the first `apply`. Elsewhere the way back is
+    /// `apply Default`: flags and files were never changed.
     Restore(KubeadmFlags),
 }
 

@@ -121,4 +121,9 @@ async fn mistakes_are_answered_with_what_to_do() {
     assert!(error.contains("is not a duration such as 10s"), "{error}");
     let error = fail(None, &["check", "--kubeadm-dir", "/nowhere"]).await;
     assert!(error.contains("/nowhere"), "{error}");
+    let error = fail(None, &["restore", "--kubeadm-dir", "/nowhere"]).await;
+    assert!(
+        error.contains("`pointsman profile apply Default` is the way back"),
+        "{error}"
+    );
 }

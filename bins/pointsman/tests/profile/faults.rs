@@ -1,7 +1,7 @@
 //! What goes wrong, and what is left then.
 
 use crate::agents::Agents;
-use crate::command::{condition, conditions, events, fail, map, succeed};
+use crate::command::{condition, conditions, events, fail, map, profile, succeed};
 use pointsman_api_client::{DeleteOptions, Patch, Resource};
 use pointsman_harness::cluster::Cluster;
 use pointsman_harness::eventually;
@@ -150,4 +150,32 @@ async fn a_node_that_does_not_know_the_setting_stops_everything_before_it_begins
         .unwrap();
     succeed(Some(&kubeconfig), &["status", "--watch"]).await;
     agents.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rollout_is_never_called_complete_by_what_was_said_before_it() {
+    let cluster = Cluster::start().await;
+    let loops = cluster.lone_controllers(&[LOOPS]);
+    let _agents = Agents::start(&cluster, 1).await;
+    let kubeconfig = cluster.kubeconfig();
+    let before = succeed(Some(&kubeconfig), &["apply", "Default"]).await;
+    assert!(before.contains("Complete     True"), "{before}");
+    loops.kill().await;
+
+    // Nobody is there who could notice, so all that can be read was said before.
+    for request in [&["medium"][..], &["Default", "--pool=edge=low"]] {
+        let arguments = [&["apply", "--timeout=2s"], request].concat();
+        let output = profile(Some(&kubeconfig), &arguments).await;
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(!output.status.success(), "{request:?}: {said}");
+        assert!(!said.contains("Complete     True"), "{request:?}: {said}");
+        assert!(said.contains("has not answered this request yet"), "{said}");
+    }
+    let _loops = cluster.lone_controllers(&[LOOPS]);
+    let after = succeed(Some(&kubeconfig), &["status", "--watch"]).await;
+    assert!(
+        after.contains("profile Default, edge=LowUpdateSlowReaction"),
+        "{after}"
+    );
+    assert!(after.contains("Complete     True"), "{after}");
 }

@@ -1,7 +1,7 @@
 //! All six transitions on a running cluster.
 
 use crate::agents::Agents;
-use crate::command::{condition, events, map, succeed};
+use crate::command::{condition, conditions, events, map, succeed};
 use pointsman_api_client::{Client, Event, Resource, Scope, Watcher};
 use pointsman_harness::cluster::Cluster;
 use pointsman_harness::eventually;
@@ -156,4 +156,102 @@ async fn all_six_transitions_run_without_a_wrong_taint() {
             .then_some(())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kubectl_patches_the_profile_of_a_fresh_cluster_which_has_none() {
+    let cluster = Cluster::start().await;
+    let _loops = cluster.lone_controllers(&[LOOPS, "--node-monitor-grace-period=50s"]);
+    let mut agents = Agents::start(&cluster, 1).await;
+    for owner in OWNERS {
+        eventually("nobody asked for a profile", async || {
+            let complete = condition(&cluster, owner, "Complete").await;
+            (complete == ("Unknown".into(), "ProfileEmpty".into())).then_some(())
+        })
+        .await;
+        assert_eq!(condition(&cluster, owner, "Degraded").await.0, "False");
+    }
+    let controllers = map(&cluster, "pointsman-controllers").await;
+    let written = &controllers["data"]["nodeMonitorGracePeriod"];
+    assert_eq!(*written, Value::Null, "flags stay in force");
+
+    let set = async |profile: &str| {
+        let patch = format!(r#"{{"spec":{{"workerLatencyProfile":{profile}}}}}"#);
+        let what = [
+            "patch",
+            "nodes.config.openshift.io",
+            "cluster",
+            "--type=merge",
+            "-p",
+            &patch,
+        ];
+        cluster.kubectl(&what).await;
+    };
+    let in_force = async |profile: &str, grace: &str| {
+        eventually(profile, async || {
+            let (complete, map) = (
+                conditions(&cluster).await,
+                map(&cluster, "pointsman-controllers").await,
+            );
+            let mut complete = complete.iter().filter(|it| it["type"] == "Complete");
+            let all =
+                complete.all(|it| it["status"] == "True" && it["message"].to_string().contains(profile));
+            (all && map["data"]["nodeMonitorGracePeriod"] == grace).then_some(())
+        })
+        .await;
+    };
+    set(r#""MediumUpdateAverageReaction""#).await;
+    in_force("MediumUpdateAverageReaction", "2m").await;
+    let path = "{.status.workerLatencyProfileStatus.relatedObjects[*].name}";
+    let output = format!("-o=jsonpath={path}");
+    let related = cluster
+        .kubectl(&["get", "nodes.config.openshift.io", "cluster", &output])
+        .await;
+    let named = "pointsman-node pointsman-controllers pointsman-apiserver pointsman-latency-profile";
+    assert_eq!(related, named);
+    for name in related.split(' ') {
+        map(&cluster, name).await;
+    }
+    // To take the request back is to ask for Default, not for whatever flags say.
+    set("null").await;
+    in_force("Default", "40s").await;
+    for command in include_str!("../../../../docs/latency-profiles.md")
+        .replace("\\\n", "")
+        .lines()
+    {
+        if let Some(command) = command
+            .strip_prefix("kubectl ")
+            .filter(|it| !it.contains("LowUpdate"))
+        {
+            let words: Vec<&str> = command
+                .split_whitespace()
+                .map(|word| word.trim_matches('\''))
+                .collect();
+            cluster.kubectl(&words).await;
+        }
+    }
+    eventually("the controllers' flag holds again", async || {
+        let map = map(&cluster, "pointsman-controllers").await;
+        let observed = &map["metadata"]["annotations"]["pointsman.io/observed-node-monitor-grace-period"];
+        (observed == "50s").then_some(())
+    })
+    .await;
+    agents.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_was_deleted_is_not_made_again_by_a_restart() {
+    let mut cluster = Cluster::start().await;
+    let loops = cluster.lone_controllers(&[LOOPS]);
+    succeed(Some(&cluster.kubeconfig()), &["apply", "low"]).await;
+    cluster
+        .kubectl(&["delete", "nodes.config.openshift.io", "cluster"])
+        .await;
+    loops.kill().await;
+    cluster.kill_server().await;
+    cluster.start_server(&[]).await;
+    let left = cluster
+        .kubectl(&["get", "nodes.config.openshift.io", "-o", "name"])
+        .await;
+    assert_eq!(left, "", "an empty request would be one for Default");
 }

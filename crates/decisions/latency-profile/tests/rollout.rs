@@ -259,3 +259,19 @@ fn a_cluster_without_nodes_is_changed_straight() {
 fn grace(profile: Profile) -> GracePeriod {
     profile.values.grace
 }
+
+#[test]
+fn an_empty_request_changes_nothing_before_the_first_rollout_and_means_default_after() {
+    let mut view = view(Values::new(1, 5, 300), "");
+    for owner in OWNERS {
+        let decision = ask(owner, &view, 0);
+        assert_eq!(decision.act, Act::Wait(None));
+        assert_eq!(decision.notices, []);
+        assert_eq!(said(&decision, ConditionType::Complete).reason, "ProfileEmpty");
+    }
+    view.ledger.epoch = 7;
+    assert!(matches!(
+        ask(Owner::KubeControllerManagerOperator, &view, 0).act,
+        Act::Record(_)
+    ));
+}

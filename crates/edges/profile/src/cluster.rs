@@ -7,7 +7,7 @@ use pointsman_api_client::{ApiError, Client, Patch, Source};
 use pointsman_controllers::latency_profile::cluster::{CONFIG_NODES, Cluster};
 use pointsman_controllers::latency_profile::{Desk, DriverError};
 use pointsman_latency_profile::profile::DEFAULT;
-use pointsman_latency_profile::rollout::{Readings, Spec, Stored};
+use pointsman_latency_profile::rollout::{Ledger, Readings, Settled, Spec, Stored};
 use pointsman_latency_profile::state::Owner;
 use pointsman_latency_profile::{Catalog, Day, Wanted, next_step};
 use serde::de::IgnoredAny;
@@ -21,6 +21,8 @@ const POLL: Duration = Duration::from_millis(500);
 const STALE: Duration = Duration::from_secs(15);
 /// Counts attempts at the same profile.
 const ATTEMPT: &str = "pointsman.io/worker-latency-profile-attempt";
+
+const NOTHING_ASKED: &str = "No profile was ever asked for; `pointsman profile apply PROFILE` does.\n";
 
 /// A profile for the cluster.
 pub struct Request {
@@ -46,7 +48,7 @@ pub async fn apply(source: &Source, request: &Request) -> anyhow::Result<()> {
         annotations.insert(key, value);
     }
     let client = open(source).await?;
-    let (spec, conditions) = look(&client)
+    let (spec, conditions, _) = look(&client)
         .await
         .context("cannot read nodes.config.openshift.io/cluster")?;
     let degraded = conditions
@@ -102,11 +104,11 @@ pub async fn watch(source: &Source) -> anyhow::Result<()> {
 /// Prints what owners say.
 pub async fn status(source: &Source) -> anyhow::Result<()> {
     let client = open(source).await?;
-    let (spec, conditions) = look(&client).await?;
-    let Some(spec) = spec else {
-        return print("No profile was ever asked for; `pointsman profile apply PROFILE` does.\n");
-    };
-    print(&table(&spec, &conditions))
+    let (spec, conditions, _) = look(&client).await?;
+    match spec.filter(|spec| !is_nothing_asked(spec, &conditions)) {
+        Some(spec) => print(&table(&spec, &conditions)),
+        None => print(NOTHING_ASKED),
+    }
 }
 
 /// Reads the values in force and judges them.
@@ -132,9 +134,12 @@ async fn open(source: &Source) -> anyhow::Result<Client> {
     )
 }
 
-async fn look(client: &Client) -> Result<(Option<Spec>, Vec<Stored>), DriverError> {
-    let (spec, posted) = Cluster::reader(client.clone()).spec().await?;
-    Ok((spec, posted.conditions))
+/// What is asked for, what owners say about it, and what they agreed on.
+async fn look(client: &Client) -> Result<(Option<Spec>, Vec<Stored>, Ledger), DriverError> {
+    let cluster = Cluster::reader(client.clone());
+    let (spec, posted) = cluster.spec().await?;
+    let (ledger, _) = cluster.ledger().await?;
+    Ok((spec, posted.conditions, ledger))
 }
 
 /// Prints every change until the profile is in force or cannot be.
@@ -148,7 +153,7 @@ async fn follow(client: &Client, timeout: Option<Duration>) -> anyhow::Result<()
                 "the rollout goes on, but took longer than --timeout; `pointsman profile status --watch` follows it"
             );
         }
-        let (spec, conditions) = match look(client).await {
+        let (spec, conditions, ledger) = match look(client).await {
             Ok(found) => found,
             // A server that restarts comes back.
             Err(DriverError::Unknown(why)) => {
@@ -163,50 +168,67 @@ async fn follow(client: &Client, timeout: Option<Duration>) -> anyhow::Result<()
                 "nodes.config.openshift.io/cluster was deleted; `pointsman profile apply PROFILE` makes it again"
             );
         };
+        if is_nothing_asked(&spec, &conditions) {
+            return print(NOTHING_ASKED);
+        }
         let text = table(&spec, &conditions);
         if text != printed {
             print(&format!("{text}\n"))?;
             printed = text;
         }
-        if is_settled(&spec, &conditions) {
+        let answers = answers(&spec, conditions);
+        if is_settled(&spec, &answers, &ledger) {
             return Ok(());
         }
-        if let Some(degraded) = degraded(client, &spec, &conditions, started).await? {
+        if let Some(degraded) = degraded(client, &spec, &answers, &ledger, started).await? {
             bail!("{}: {}", degraded.owner, degraded.message);
         }
         tokio::time::sleep(POLL).await;
     }
 }
 
-/// Every owner has finished, with this profile.
-fn is_settled(spec: &Spec, conditions: &[Stored]) -> bool {
+/// What owners say that have seen this request; the others still speak of an earlier one.
+fn answers(spec: &Spec, conditions: Vec<Stored>) -> Vec<Stored> {
+    let said = conditions.clone();
+    let has_seen = |owner: &str| said.iter().any(|it| it.owner == owner && it.is_about(spec));
+    conditions.into_iter().filter(|it| has_seen(&it.owner)).collect()
+}
+
+/// Nobody asked for anything, and owners agree on that.
+fn is_nothing_asked(spec: &Spec, conditions: &[Stored]) -> bool {
+    spec.is_empty() && conditions.iter().any(|it| it.reason == "ProfileEmpty")
+}
+
+/// Every owner has finished with this request, and they agree that all is done.
+fn is_settled(spec: &Spec, answers: &[Stored], ledger: &Ledger) -> bool {
     let is = |owner: Owner, kind: &str, status: &str| {
-        let mut all = conditions
-            .iter()
-            .filter(|it| it.owner == owner.name() && it.kind == kind);
-        all.any(|it| it.status == status && (kind != "Complete" || speaks_of(it, spec)))
+        let mut all = answers.iter();
+        all.any(|it| it.owner == owner.name() && it.kind == kind && it.status == status)
     };
-    Owner::ALL
-        .into_iter()
-        .all(|owner| is(owner, "Complete", "True") && is(owner, "Progressing", "False"))
+    let settled = Settled {
+        generation: spec.generation,
+        profile: spec.name(),
+    };
+    let mut owners = Owner::ALL.into_iter();
+    ledger.settled.as_ref() == Some(&settled)
+        && owners.all(|owner| is(owner, "Complete", "True") && is(owner, "Progressing", "False"))
 }
 
 /// An owner that gave up on this profile, once Default is back; or one that cannot even begin.
 async fn degraded<'a>(
     client: &Client,
     spec: &Spec,
-    conditions: &'a [Stored],
+    answers: &'a [Stored],
+    ledger: &Ledger,
     started: Instant,
 ) -> anyhow::Result<Option<&'a Stored>> {
-    let Some(degraded) = conditions
+    let Some(degraded) = answers
         .iter()
         .find(|it| it.kind == "Degraded" && it.status == "True")
     else {
         return Ok(None);
     };
-    let cluster = Cluster::reader(client.clone());
-    let (ledger, _) = cluster.ledger().await?;
-    let failed = ledger.failure.is_some_and(|failure| {
+    let failed = ledger.failure.as_ref().is_some_and(|failure| {
         failure.generation == spec.generation && failure.owner.name() == degraded.owner
     });
     if !failed {
@@ -214,47 +236,34 @@ async fn degraded<'a>(
         return Ok(Some(degraded).filter(|_| started.elapsed() > STALE));
     }
     let wanted = Wanted::everywhere(DEFAULT);
-    let state = readings(&cluster).await?.state();
+    let state = readings(&Cluster::reader(client.clone())).await?.state();
     let restored = state.is_ok_and(|state| {
         next_step(&state, &wanted, &Catalog::standard(), Day::Two).is_none() && ledger.claim.is_none()
     });
     Ok(Some(degraded).filter(|_| restored))
 }
 
-fn speaks_of(condition: &Stored, spec: &Spec) -> bool {
-    let profile = if spec.profile.is_empty() {
-        "Default"
-    } else {
-        &spec.profile
-    };
-    condition.message.contains(profile)
-}
-
 fn table(spec: &Spec, conditions: &[Stored]) -> String {
-    let mut out = format!(
-        "profile {}",
-        if spec.profile.is_empty() {
-            "Default"
-        } else {
-            &spec.profile
-        }
-    );
-    for (pool, profile) in &spec.pools {
-        let _ = write!(out, ", {} {profile}", pool.name());
-    }
-    out.push('\n');
+    let mut out = format!("profile {}\n", spec.name());
     if conditions.is_empty() {
         out.push_str(
             "  nobody reports yet; is `pointsman controllers` with the loop latencyprofile running?\n",
         );
+        return out;
     }
-    for condition in conditions {
-        let line = format!(
-            "  {:<30} {:<12} {:<8} {}  {}",
-            condition.owner, condition.kind, condition.status, condition.reason, condition.message
-        );
-        out.push_str(line.trim_end());
-        out.push('\n');
+    let answers = answers(spec, conditions.to_vec());
+    for owner in Owner::ALL.map(Owner::name) {
+        if !answers.iter().any(|it| it.owner == owner) {
+            let _ = writeln!(out, "  {owner:<30} has not answered this request yet");
+        }
+        for condition in answers.iter().filter(|it| it.owner == owner) {
+            let line = format!(
+                "  {owner:<30} {:<12} {:<8} {}  {}",
+                condition.kind, condition.status, condition.reason, condition.message
+            );
+            out.push_str(line.trim_end());
+            out.push('\n');
+        }
     }
     out
 }

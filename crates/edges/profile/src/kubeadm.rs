@@ -114,8 +114,10 @@ pub async fn check(files: &Files) -> anyhow::Result<()> {
 
 /// Puts the originals back.
 pub fn restore(root: &Path, kubelets: &[PathBuf]) -> anyhow::Result<()> {
-    let directories = Directories::open(root, kubelets, Spec::default(), print_notice)
-        .context("cannot work on the files of this control plane")?;
+    let directories = Directories::open(root, kubelets, Spec::default(), print_notice).context(
+        "cannot work on the files of this control plane; of a cluster with an API, `pointsman profile apply Default` is the \
+         way back",
+    )?;
     let restored = directories.restore()?;
     if restored.is_empty() {
         return print("nothing was changed, so there is nothing to restore\n");

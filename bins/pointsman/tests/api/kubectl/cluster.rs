@@ -241,7 +241,6 @@ async fn rollout_history_and_status_read_what_controllers_would_write() {
 async fn latency_profiles_are_set_on_the_cluster_node_object() {
     let kubectl = Kubectl::new().await;
     let node = "{apiVersion: config.openshift.io/v1, kind: Node, metadata: {name: cluster}, spec: {}}";
-    kubectl.run_with("apply -f -", node).await;
     let this = "nodes.config.openshift.io cluster";
     let slow = r#"{"spec":{"workerLatencyProfile":"LowUpdateSlowReaction"}}"#;
     kubectl

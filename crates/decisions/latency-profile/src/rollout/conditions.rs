@@ -1,5 +1,6 @@
 //! What does the status of the profile say?
 
+use super::decide::Spec;
 use crate::state::Owner;
 use jiff::Timestamp;
 
@@ -59,16 +60,33 @@ pub struct Stored {
     pub message: String,
 }
 
+impl Stored {
+    /// Whether it is about the present request, and not about an earlier one that its owner saw last.
+    pub fn is_about(&self, spec: &Spec) -> bool {
+        self.kind == "Complete" && self.message.starts_with(&complete_about(spec, ""))
+    }
+}
+
+/// What an owner says about completeness. The API has no field for the request that was seen.
+pub(super) fn complete_about(spec: &Spec, message: &str) -> String {
+    format!("{}: {message}", spec.name())
+}
+
 /// The list to store: what others say is kept as it is, and the time of a condition changes with its
 /// status only. `None` if nothing changes.
 pub fn merge(stored: &[Stored], said: &[Condition], now: Timestamp) -> Option<Vec<Stored>> {
-    let mut merged: Vec<Stored> = Vec::with_capacity(stored.len().max(9));
-    for old in stored {
-        let ours = said.iter().any(|condition| old.owner == condition.owner.name());
-        if !ours {
-            merged.push(old.clone());
-        }
-    }
+    // Kubernetes stores these times in whole seconds.
+    let seconds = Timestamp::from_second(now.as_second()).unwrap_or(now).to_string();
+    // A version of the API that did not ask for times may have stored a condition without one.
+    let timed = |old: &Stored| Stored {
+        last_transition_time: match old.last_transition_time.parse::<Timestamp>() {
+            Ok(_) => old.last_transition_time.clone(),
+            Err(_) => seconds.clone(),
+        },
+        ..old.clone()
+    };
+    let is_ours = |old: &&Stored| said.iter().any(|condition| old.owner == condition.owner.name());
+    let mut merged: Vec<Stored> = stored.iter().filter(|old| !is_ours(old)).map(timed).collect();
     for condition in said {
         let (owner, kind) = (condition.owner.name(), format!("{:?}", condition.kind));
         let status = format!("{:?}", condition.status);
@@ -76,14 +94,12 @@ pub fn merge(stored: &[Stored], said: &[Condition], now: Timestamp) -> Option<Ve
             .iter()
             .find(|old| old.owner == owner && old.kind == kind && old.status == status)
             .filter(|old| old.last_transition_time.parse::<Timestamp>().is_ok());
-        // Kubernetes stores these times in whole seconds.
-        let seconds = Timestamp::from_second(now.as_second()).unwrap_or(now);
         merged.push(Stored {
             owner: owner.to_owned(),
             kind,
             status,
             last_transition_time: same
-                .map_or_else(|| seconds.to_string(), |old| old.last_transition_time.clone()),
+                .map_or_else(|| seconds.clone(), |old| old.last_transition_time.clone()),
             reason: condition.reason.to_owned(),
             message: condition.message.clone(),
         });
@@ -129,7 +145,7 @@ mod tests {
             owner: "SomebodyElse".into(),
             kind: "Complete".into(),
             status: "odd".into(),
-            last_transition_time: "yesterday".into(),
+            last_transition_time: "1970-01-01T00:00:00Z".into(),
             reason: String::new(),
             message: String::new(),
         };
@@ -155,5 +171,16 @@ mod tests {
         edited[0].last_transition_time = "never".into();
         let mended = merge(&edited[..1], &[said(Status::True, "a")], at(9)).unwrap();
         assert_eq!(mended[0].last_transition_time, "1970-01-01T00:00:09Z");
+    }
+
+    #[test]
+    fn a_condition_that_somebody_left_without_a_time_does_not_keep_ours_from_being_stored() {
+        let timeless = Stored {
+            owner: "SomebodyElse".into(),
+            last_transition_time: String::new(),
+            ..merge(&[], &[said(Status::True, "a")], at(1)).unwrap().remove(0)
+        };
+        let merged = merge(&[timeless], &[said(Status::True, "a")], at(5)).unwrap();
+        assert_eq!(merged[1].last_transition_time, "1970-01-01T00:00:05Z");
     }
 }

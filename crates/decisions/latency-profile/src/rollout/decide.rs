@@ -1,6 +1,6 @@
 //! What does an owner do next, and what does it say about it?
 
-use super::conditions::{Condition, Status};
+use super::conditions::{Condition, ConditionType, Status, complete_about};
 use super::ledger::{Claim, Failure, Ledger, Settled};
 use super::readings::{Problem, Readings};
 use super::speech::Voice;
@@ -47,6 +47,23 @@ pub struct Spec {
 }
 
 impl Spec {
+    /// It asks for nothing. Where a profile was rolled out before, that means Default.
+    pub fn is_empty(&self) -> bool {
+        self.profile.is_empty() && self.pools.is_empty()
+    }
+
+    /// What it asks for, in one line.
+    pub fn name(&self) -> String {
+        let profile = match self.profile.as_str() {
+            "" => DEFAULT.name,
+            name => name,
+        };
+        let pools = self.pools.iter();
+        pools.fold(profile.to_owned(), |name, (pool, profile)| {
+            format!("{name}, {}={profile}", pool.name())
+        })
+    }
+
     /// The profiles behind the names.
     pub fn wanted(&self, catalog: &Catalog) -> Result<Wanted, UnknownProfile> {
         let pools = self
@@ -121,6 +138,27 @@ pub fn decide(owner: Owner, holder: &str, view: &View, policy: &Policy, now: Tim
         }
         return decision;
     };
+    if spec.is_empty() && view.ledger == Ledger::default() {
+        let word = || (Status::False, "ProfileEmpty", NO_PROFILE.to_owned());
+        let complete = (Status::Unknown, "ProfileEmpty", NO_PROFILE.to_owned());
+        return Voice::new(owner).decision(Act::Wait(None), [word(), complete, word()]);
+    }
+    let mut decision = decide_about(spec, owner, holder, view, policy, now);
+    let mut conditions = decision.conditions.iter_mut();
+    if let Some(complete) = conditions.find(|it| it.kind == ConditionType::Complete) {
+        complete.message = complete_about(spec, &complete.message);
+    }
+    decision
+}
+
+fn decide_about(
+    spec: &Spec,
+    owner: Owner,
+    holder: &str,
+    view: &View,
+    policy: &Policy,
+    now: Timestamp,
+) -> Decision {
     let wanted = match spec.wanted(&policy.catalog) {
         Ok(wanted) => wanted,
         Err(unknown) => {
@@ -152,6 +190,8 @@ pub fn decide(owner: Owner, holder: &str, view: &View, policy: &Policy, now: Tim
 }
 
 const NO_OBJECT: &str = "there is no nodes.config.openshift.io named cluster; what is in force stays. Create it to choose a profile";
+
+const NO_PROFILE: &str = "no profile was ever asked for; components use their own flags";
 
 /// One component keeps what it uses to itself: nothing is changed anywhere.
 fn blocked(owner: Owner, component: Component, reason: &'static str, message: String) -> Decision {
@@ -192,7 +232,7 @@ impl Round<'_> {
         let failure = self
             .view
             .ledger
-            .failure_of(self.spec.generation, &self.spec_name());
+            .failure_of(self.spec.generation, &self.spec.name());
         let goal = match failure {
             Some(_) => Wanted::everywhere(DEFAULT),
             None => self.wanted.clone(),
@@ -274,7 +314,7 @@ impl Round<'_> {
         let what = render::describe(&step.change);
         let present = render::why(&self.state);
         if drift {
-            let message = format!("values differ from {}; correcting {what}", self.spec_name());
+            let message = format!("values differ from {}; correcting {what}", self.spec.name());
             notices.push(Notice::warning("DriftDetected", message));
         }
         if step.purpose != Purpose::Advance {
@@ -307,7 +347,7 @@ impl Round<'_> {
     fn settle(&self, failure: Option<&Failure>) -> (Act, Vec<Notice>) {
         let settled = Settled {
             generation: self.spec.generation,
-            profile: self.spec_name(),
+            profile: self.spec.name(),
         };
         if failure.is_some() || self.view.ledger.settled.as_ref() == Some(&settled) {
             return (Act::Wait(None), Vec::new());
@@ -369,7 +409,7 @@ impl Round<'_> {
         let failure = Failure {
             owner: self.owner,
             generation: claim.generation,
-            profile: self.spec_name(),
+            profile: self.spec.name(),
             reason: reason.to_owned(),
             message,
             at: self.now,
@@ -407,16 +447,8 @@ impl Round<'_> {
     pub(super) fn is_settled(&self) -> bool {
         let settled = self.view.ledger.settled.as_ref();
         settled.is_some_and(|settled| {
-            settled.generation == self.spec.generation && settled.profile == self.spec_name()
+            settled.generation == self.spec.generation && settled.profile == self.spec.name()
         })
-    }
-
-    pub(super) fn spec_name(&self) -> String {
-        let mut name = self.wanted.profile.name.to_owned();
-        for (pool, profile) in &self.wanted.pools {
-            name.push_str(&format!(", {}={}", pool.name(), profile.name));
-        }
-        name
     }
 }
 

@@ -17,24 +17,17 @@ impl Round<'_> {
             (true, _) => (
                 Status::True,
                 "AsExpected",
-                format!("{} has the values of {}", component.name(), self.spec_name()),
+                format!("{} has its values", component.name()),
             ),
             (false, Some(_)) => (
                 Status::False,
                 "RolledBack",
-                format!(
-                    "Default replaces {}, which could not be rolled out",
-                    self.spec_name()
-                ),
+                "it could not be rolled out, Default replaces it".to_owned(),
             ),
             (false, None) => (
                 Status::False,
                 "RollingOut",
-                format!(
-                    "{} does not have the values of {} yet",
-                    component.name(),
-                    self.spec_name()
-                ),
+                format!("{} does not have its values yet", component.name()),
             ),
         };
         let problem = self.view.readings.problem(component);

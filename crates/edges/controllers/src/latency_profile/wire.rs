@@ -136,4 +136,17 @@ mod tests {
         assert_eq!(read_ledger(&text).unwrap(), ledger);
         assert_eq!(read_ledger("{}").unwrap(), Ledger::default());
     }
+
+    #[test]
+    fn fields_of_a_later_version_are_ignored_and_a_ledger_of_another_kind_is_refused() {
+        let later =
+            r#"{"epoch": 4, "version": 2, "settled": {"generation": 1, "profile": "Default", "by": "x"}}"#;
+        let ledger = read_ledger(later).unwrap();
+        assert_eq!(
+            (ledger.epoch, ledger.settled.unwrap().profile.as_str()),
+            (4, "Default")
+        );
+        let claim = r#"{"claim": {"owner": "SomeOtherOperator", "holder": "a", "epoch": 1}}"#;
+        assert!(read_ledger(claim).is_err(), "whoever reads it starts anew");
+    }
 }

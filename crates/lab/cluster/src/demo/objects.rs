@@ -48,7 +48,12 @@ pub async fn forget_profile(client: &Client) -> anyhow::Result<()> {
             Err(error) => return Err(error).with_context(|| format!("clearing {name}")),
         }
     }
-    Ok(())
+    let empty = json!({"apiVersion": "config.openshift.io/v1", "kind": "Node", "metadata": {"name": "cluster"}, "spec": {}});
+    let created = client
+        .api(CONFIG_NODES, None)
+        .create::<Value>(empty.to_string())
+        .await;
+    created.map(drop).context("asking for no profile")
 }
 
 /// Changes the pods' template, so that all pods are replaced one by one.

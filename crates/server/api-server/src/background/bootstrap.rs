@@ -1,7 +1,8 @@
 //! What must exist before anybody can use the cluster?
 //!
-//! Namespaces, the default roles, the ConfigMap of the server's own settings and the Service `default/kubernetes`. All of it is idempotent and only
-//! adds what is missing, so it runs at every start.
+//! Namespaces, the default roles, the ConfigMap of the server's own settings, the object that asks for a latency
+//! profile and the Service `default/kubernetes`. All of it is idempotent and only adds what is missing, so it runs at
+//! every start.
 
 use super::{internal, with_body};
 use crate::auth::bootstrap as roles;
@@ -9,9 +10,10 @@ use crate::server::Server;
 use crate::settings::CONFIG_MAP;
 use crate::write::{create, update};
 use http::Method;
+use pointsman_protocol::settings;
 use pointsman_rules::allocation::first_address;
 use pointsman_rules::value::str_at;
-use pointsman_rules::{ApiError, Kind};
+use pointsman_rules::{ApiError, Kind, kinds};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 
@@ -34,6 +36,18 @@ pub async fn run(server: &Server, advertised: Option<SocketAddr>) -> Result<(), 
     let settings = settings_map();
     ensure(server, &settings, |existing| {
         existing.is_none().then(|| settings.clone())
+    })
+    .await?;
+    let request = json!({
+        "kind": "Node", "apiVersion": "config.openshift.io/v1", "metadata": {"name": "cluster"}, "spec": {},
+    });
+    // Before there was a rollout it asks for nothing. Later an empty request is one for Default, which whoever
+    // deleted the request did not ask for.
+    let rolled_out = server
+        .find(&kinds::CONFIG_MAP, settings::NAMESPACE, settings::LEDGER)
+        .is_ok();
+    ensure(server, &request, |existing| {
+        (existing.is_none() && !rolled_out).then(|| request.clone())
     })
     .await?;
     let service = kubernetes_service(server);

@@ -9,6 +9,7 @@ use super::{Context, Part, Strategy, keep};
 use crate::field_error::{FieldError, FieldErrors};
 use crate::schema::{self, Shape};
 use crate::value::{at, list_at, remove, set, str_at};
+use jiff::Timestamp;
 use serde_json::Value;
 
 /// The only name the object may have.
@@ -102,12 +103,12 @@ fn validate(object: &Value) -> FieldErrors {
         (
             "status.conditions",
             list_at(object, &["status", "conditions"]),
-            &["type", "status"][..],
+            &["type", "status", "lastTransitionTime"][..],
         ),
         (
             "status.workerLatencyProfileStatus.conditions",
             profile.map_or(&[][..], |status| list_at(status, &["conditions"])),
-            &["owner", "type", "status"],
+            &["owner", "type", "status", "lastTransitionTime"],
         ),
     ];
     for (path, conditions, required) in conditions {
@@ -115,15 +116,24 @@ fn validate(object: &Value) -> FieldErrors {
             validate_condition(condition, required, &format!("{path}[{index}]"), &mut errors);
         }
     }
+    let related = profile.map_or(&[][..], |status| list_at(status, &["relatedObjects"]));
+    for (index, object) in related.iter().enumerate() {
+        let path = format!("status.workerLatencyProfileStatus.relatedObjects[{index}]");
+        require(object, &["name", "resource"], &path, &mut errors);
+    }
     errors
 }
 
-fn validate_condition(condition: &Value, required: &[&str], path: &str, errors: &mut FieldErrors) {
-    for field in required {
-        if str_at(condition, &[field]).is_empty() {
+fn require(object: &Value, fields: &[&str], path: &str, errors: &mut FieldErrors) {
+    for field in fields {
+        if str_at(object, &[field]).is_empty() {
             errors.push(FieldError::required(format!("{path}.{field}"), ""));
         }
     }
+}
+
+fn validate_condition(condition: &Value, required: &[&str], path: &str, errors: &mut FieldErrors) {
+    require(condition, required, path, errors);
     let status = str_at(condition, &["status"]);
     let known = ["True", "False", "Unknown"];
     if !status.is_empty() && !known.contains(&status) {
@@ -132,6 +142,14 @@ fn validate_condition(condition: &Value, required: &[&str], path: &str, errors: 
             status,
             &known,
         ));
+    }
+    let time = str_at(condition, &["lastTransitionTime"]);
+    if !time.is_empty() && time.parse::<Timestamp>().is_err() {
+        let (path, why) = (
+            format!("{path}.lastTransitionTime"),
+            "must be a time such as 2006-01-02T15:04:05Z",
+        );
+        errors.push(FieldError::invalid(path, time, why));
     }
 }
 
@@ -235,7 +253,9 @@ mod tests {
         assert_eq!(stored, node(json!({"workerLatencyProfile": "Default"})));
 
         let status = json!({"workerLatencyProfileStatus": {"conditions": [
-            {"owner": "KubeAPIServerOperator", "type": "Complete", "status": "True"}]}});
+            {"owner": "KubeAPIServerOperator", "type": "Complete", "status": "True",
+             "lastTransitionTime": "2026-01-02T03:04:05Z"}], "relatedObjects": [
+            {"group": "", "resource": "configmaps", "namespace": "kube-system", "name": "pointsman-node"}]}});
         let mut new = node(json!({"workerLatencyProfile": "LowUpdateSlowReaction"}));
         new["status"] = status.clone();
         new["status"]["workerLatencyProfileStatus"]["conditions"][0]["unknown"] = json!(1);
@@ -250,5 +270,37 @@ mod tests {
         let (changed, _) = updated(&ConfigNodeStrategy, new, &reported, Part::Main);
         assert_eq!(changed["status"], status);
         assert!(ConfigNodeStrategy.bumps_generation(&changed, &reported));
+    }
+
+    #[test]
+    fn conditions_say_who_what_and_since_when_and_related_objects_which() {
+        let stored = node(json!({}));
+        let check = |status: Value, expected: &[&str]| {
+            let mut new = stored.clone();
+            new["status"] = json!({"workerLatencyProfileStatus": status});
+            assert_eq!(
+                updated(&ConfigNodeStrategy, new, &stored, Part::Status).1,
+                expected
+            );
+        };
+        check(
+            json!({"conditions": [{}, {"owner": "KubeAPIServerOperator", "type": "Complete", "status": "Perhaps",
+                "lastTransitionTime": "yesterday"}]}),
+            &[
+                "status.workerLatencyProfileStatus.conditions[0].owner: Required value",
+                "status.workerLatencyProfileStatus.conditions[0].type: Required value",
+                "status.workerLatencyProfileStatus.conditions[0].status: Required value",
+                "status.workerLatencyProfileStatus.conditions[0].lastTransitionTime: Required value",
+                r#"status.workerLatencyProfileStatus.conditions[1].status: Unsupported value: "Perhaps": supported values: "True", "False", "Unknown""#,
+                r#"status.workerLatencyProfileStatus.conditions[1].lastTransitionTime: Invalid value: "yesterday": must be a time such as 2006-01-02T15:04:05Z"#,
+            ],
+        );
+        check(
+            json!({"relatedObjects": [{"group": "", "namespace": "kube-system"}]}),
+            &[
+                "status.workerLatencyProfileStatus.relatedObjects[0].name: Required value",
+                "status.workerLatencyProfileStatus.relatedObjects[0].resource: Required value",
+            ],
+        );
     }
 }
