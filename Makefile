@@ -123,6 +123,14 @@ test-kube: deps nextest ## Run the black-box suite against a cluster's API serve
 	@[ -n "$(KUBECONFIG)" ] || { echo "name the cluster: make test-kube KUBECONFIG=path"; exit 2; }
 	POINTSMAN_TEST_KUBECONFIG=$(abspath $(KUBECONFIG)) $(CARGO) nextest run --locked -p pointsman --test kube
 
+# Node loss divides the values of a profile by 20 and runs under its own one only.
+.PHONY: test-profiles
+test-profiles: deps nextest ## Run the suite of whole clusters under each latency profile (needs root)
+	for name in Default:default MediumUpdateAverageReaction:medium LowUpdateSlowReaction:low; do \
+	  POINTSMAN_TEST_LATENCY_PROFILE=$${name%:*} $(CARGO) nextest run --locked -p pointsman --test up --no-fail-fast \
+	    -E "not test(node_loss::) | test($${name#*:}_profile)" || exit; \
+	done
+
 .PHONY: bench-api
 bench-api: deps ## Measure the API server, on the embedded store and on etcd
 	$(CARGO) build --locked --release --bin pointsman

@@ -7,6 +7,7 @@ use clap::{Args, Parser, ValueEnum};
 use pointsman_api_server::Running as ApiServer;
 use pointsman_cluster::up::{self, Config, Program};
 use pointsman_cluster::{plan, rootless};
+use pointsman_latency_profile::{Catalog, Profile, UnknownProfile};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -39,6 +40,17 @@ pub struct Flags {
     /// How long a node's lease lasts; agents renew it every quarter of that.
     #[arg(long, value_name = "SECONDS", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..))]
     node_lease_duration_seconds: u32,
+    /// How patient the cluster is with its nodes from the start: nodes report, silence is forgiven, pods stay on a
+    /// silent node for so long. Without it components have the values of Default and no profile is asked for.
+    ///
+    ///   Default                      10s / 40s / 300s
+    ///   MediumUpdateAverageReaction  20s / 2m  /  60s   (short: medium)
+    ///   LowUpdateSlowReaction         1m / 5m  /  60s   (short: low)
+    ///
+    /// A new cluster starts with these values at once. One that has nodes already goes to them step by step, as with
+    /// `pointsman profile apply`.
+    #[arg(long, value_name = "PROFILE", value_parser = latency_profile, conflicts_with_all = ["demo", "apart"], verbatim_doc_comment)]
+    latency_profile: Option<Profile>,
     /// For whom output is written.
     #[arg(long, value_enum, default_value_t)]
     output: Output,
@@ -75,6 +87,7 @@ impl Flags {
             data_dir: self.data_dir.clone(),
             listen: self.listen,
             node_lease_duration_seconds: self.node_lease_duration_seconds,
+            latency_profile: self.latency_profile,
             output: self.output.into(),
             demo: self.demo,
             inside: self.inside,
@@ -82,6 +95,10 @@ impl Flags {
             apart: self.apart,
         }
     }
+}
+
+fn latency_profile(name: &str) -> Result<Profile, UnknownProfile> {
+    Catalog::standard().find(name)
 }
 
 /// Runs the cluster until a signal stops it.

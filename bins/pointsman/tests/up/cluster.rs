@@ -27,6 +27,8 @@ pub struct Cluster {
     process: Option<Child>,
     /// What every command is started by, if it sees other mounts than the test.
     through: Vec<String>,
+    /// The latency profile that it starts with; the whole suite can be run under one.
+    pub profile: Option<String>,
     /// What it said when it was ready.
     pub facts: Value,
 }
@@ -54,6 +56,7 @@ impl Cluster {
             home: tempfile::tempdir().unwrap(),
             process: None,
             through: Vec::new(),
+            profile: std::env::var("POINTSMAN_TEST_LATENCY_PROFILE").ok(),
             facts: Value::Null,
         }
     }
@@ -69,6 +72,11 @@ impl Cluster {
             .command(&program())
             .args(["up", "--output=json", "--name", &self.name, "--data-dir"])
             .arg(self.data_dir())
+            .args(
+                self.profile
+                    .as_ref()
+                    .map(|profile| format!("--latency-profile={profile}")),
+            )
             .args(flags)
             .stdout(Stdio::piped())
             .stderr(log)

@@ -52,7 +52,7 @@ const LOW: Expected = Expected {
 };
 
 #[test]
-fn check_works_before_anybody_has_set_a_profile() {
+fn a_fresh_cluster_can_be_checked_and_patched_before_anybody_has_set_a_profile() {
     require_netns!();
     let cluster = Cluster::start(&["--nodes=1"]);
     let said = eventually("every component announces what it uses", || {
@@ -63,6 +63,83 @@ fn check_works_before_anybody_has_set_a_profile() {
             .then(|| String::from_utf8(output.stdout).unwrap())
     });
     assert!(said.contains("no major impact"), "{said}");
+    let patch = r#"{"spec":{"workerLatencyProfile":"LowUpdateSlowReaction"}}"#;
+    let what = [
+        "nodes.config.openshift.io",
+        "cluster",
+        "--type=merge",
+        "-p",
+        patch,
+    ];
+    cluster.kubectl(&[&["patch"], &what[..]].concat());
+    let said = succeed(&cluster, &["status", "--watch"]);
+    assert!(said.contains("profile LowUpdateSlowReaction"), "{said}");
+}
+
+#[test]
+fn a_new_cluster_starts_with_its_profile_and_nothing_has_to_change() {
+    require_netns!();
+    let mut cluster = Cluster::not_started();
+    cluster.profile = Some(LOW.name.to_owned());
+    cluster.start_again(&["--nodes=1"]);
+    let said = succeed(&cluster, &["status", "--watch"]);
+    assert!(said.contains(&format!("profile {}", LOW.name)), "{said}");
+    assert_in_force(&cluster, &LOW);
+
+    let ever = |path: &str| -> Vec<Value> {
+        let query = format!("{path}?watch=1&resourceVersion=1&timeoutSeconds=1");
+        let events = cluster.kubectl(&["get", "--raw", &query]);
+        let events = events.lines().map(|line| serde_json::from_str(line).unwrap());
+        events.map(|event: Value| event["object"].clone()).collect()
+    };
+    let requests = ever("/apis/config.openshift.io/v1/nodes");
+    for owner in [NODE_OWNER, GRACE_OWNER, TOLERATION_OWNER] {
+        let words = requests
+            .iter()
+            .map(|it| condition(it, owner, "Complete")["status"].as_str());
+        let words: Vec<&str> = words.flatten().collect();
+        assert!(
+            words.contains(&"True") && !words.contains(&"False"),
+            "{owner}: {words:?}"
+        );
+    }
+    for node in ever("/api/v1/nodes") {
+        assert!(["-", LOW.report].contains(&frequency(&node)), "{node:#}");
+    }
+    for map in ever("/api/v1/namespaces/kube-system/configmaps") {
+        let observed = |flag: &str| &map["metadata"]["annotations"][format!("pointsman.io/observed-{flag}")];
+        for (found, expected) in [
+            (observed("node-monitor-grace-period"), LOW.grace),
+            (observed("default-unreachable-toleration-seconds"), "60"),
+            (observed("default-not-ready-toleration-seconds"), "60"),
+        ] {
+            assert!(found.is_null() || found == expected, "{map:#}");
+        }
+    }
+
+    // The next start of the same cluster, with another profile, is no first day.
+    cluster.terminate();
+    cluster.profile = Some(DEFAULT.name.to_owned());
+    cluster.start_again(&["--nodes=1"]);
+    let said = succeed(&cluster, &["status", "--watch"]);
+    assert!(said.contains(&format!("profile {}", DEFAULT.name)), "{said}");
+    assert_in_force(&cluster, &DEFAULT);
+}
+
+#[test]
+fn a_profile_that_is_none_is_refused_with_those_there_are() {
+    for (wrong, why) in [
+        (
+            &["--latency-profile=Fast"][..],
+            "Default, MediumUpdateAverageReaction, LowUpdateSlowReaction",
+        ),
+        (&["--latency-profile=low", "--demo"], "cannot be used with"),
+    ] {
+        let output = Command::new(program()).arg("up").args(wrong).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.contains(why), "{errors}");
+    }
 }
 
 #[test]
@@ -200,7 +277,12 @@ fn a_step_that_a_node_does_not_take_degrades_its_owner_and_brings_default_back()
 /// Every component uses the profile's values: agents say so, the controllers' metrics do, and the API
 /// server gives new pods the profile's tolerations.
 fn assert_in_force(cluster: &Cluster, profile: &Expected) {
-    assert_eq!(announced(cluster), [profile.report; 3], "{}", profile.name);
+    let announced = announced(cluster);
+    assert!(
+        announced.iter().all(|period| period == profile.report),
+        "{}: {announced:?}",
+        profile.name
+    );
     eventually("the grace period is in force", || {
         (grace_in_force(cluster) == profile.grace_seconds).then_some(())
     });

@@ -7,13 +7,17 @@ use super::supervise::Supervisor;
 use super::{demo, nodes, pod_routes};
 use crate::up::{Config, absolute};
 use anyhow::{Context, bail};
-use pointsman_api_client::{Client, Source, connect};
+use pointsman_api_client::{ApiError, Client, Patch, Resource, Source, connect};
 use pointsman_api_server::auth::kubeconfig::local_url;
 use pointsman_collector::{Config as CollectorConfig, Running as Collector};
+use pointsman_latency_profile::Tolerations;
+use pointsman_objects::config_node;
+use serde::de::IgnoredAny;
+use serde_json::json;
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
@@ -52,6 +56,31 @@ pub async fn start_collector(config: &Config, plan: &Plan, progress: &Progress) 
     };
     progress.ready("collector", started, format_args!("http://{}/", running.address));
     Ok(running)
+}
+
+/// Asks for the profile before anybody looks: components start with its values, so that nothing has to change in a
+/// new cluster.
+pub async fn request_profile(config: &Config, kubeconfig: &Path, progress: &Progress) -> anyhow::Result<()> {
+    const CONFIG_NODES: Resource = Resource::new("config.openshift.io", "v1", "nodes");
+    let Some(profile) = config.latency_profile else {
+        return Ok(());
+    };
+    let started = Instant::now();
+    let client = connect::connect(&Source::Kubeconfig(kubeconfig.to_owned()), "pointsman-up").await?;
+    let requests = client.api(CONFIG_NODES, None);
+    let mut request = json!({ "spec": { "workerLatencyProfile": profile.name } });
+    let patch = Patch::Merge(request.to_string().into_bytes());
+    match requests.patch::<IgnoredAny>(config_node::NAME, patch).await {
+        // Somebody deleted it.
+        Err(ApiError::NotFound(_)) => {
+            request["metadata"] = json!({ "name": config_node::NAME });
+            requests.create::<IgnoredAny>(request.to_string()).await.map(drop)
+        }
+        patched => patched.map(drop),
+    }
+    .context("asking for the latency profile")?;
+    progress.ready("latency profile", started, profile.name);
+    Ok(())
 }
 
 /// What nodes need of the API server.
@@ -103,7 +132,10 @@ pub async fn start_nodes(
         // Without root there are no cgroups, and a cluster to try things on is better than none.
         enforce_limits: config.inside.is_none(),
         lease_seconds: config.node_lease_duration_seconds,
-        report_every: config.is_impatient().then_some(IMPATIENT_REPORTS),
+        report_every: match config.latency_profile {
+            Some(profile) => Some(profile.values.report.get()),
+            None => config.is_impatient().then_some(IMPATIENT_REPORTS),
+        },
     };
     std::fs::create_dir_all(&settings.logs).with_context(|| format!("making {}", settings.logs.display()))?;
     for node in plan.nodes() {
@@ -157,7 +189,15 @@ pub async fn demonstrate(
 
 /// The API server's config.
 pub fn server_arguments(config: &Config, plan: Option<&Plan>) -> Vec<OsString> {
-    let mut arguments = vec!["--data-dir".into(), config.data_dir.clone().into()];
+    let mut arguments: Vec<OsString> = vec!["--data-dir".into(), config.data_dir.clone().into()];
+    if let Some(Tolerations {
+        not_ready,
+        unreachable,
+    }) = config.latency_profile.map(|it| it.values.tolerations)
+    {
+        arguments.push(format!("--default-not-ready-toleration-seconds={not_ready}").into());
+        arguments.push(format!("--default-unreachable-toleration-seconds={unreachable}").into());
+    }
     let Some(plan) = plan else {
         let listen = config.listen.map(|listen| format!("--listen={listen}").into());
         arguments.extend(listen);
@@ -192,6 +232,9 @@ pub fn controller_arguments(config: &Config, plan: Option<&Plan>) -> Vec<OsStrin
         "--allocate-node-cidrs".into(),
         format!("--cluster-cidr={pods}").into(),
     ];
+    if let Some(profile) = config.latency_profile {
+        arguments.push(format!("--node-monitor-grace-period={}", profile.values.grace).into());
+    }
     if config.is_impatient() {
         let patience = ["--node-monitor-period=500ms", "--node-monitor-grace-period=5s"];
         arguments.extend(patience.map(OsString::from));

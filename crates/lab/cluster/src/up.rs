@@ -9,6 +9,7 @@ use anyhow::{Context, bail};
 use pointsman_api_server::Running as ApiServer;
 use pointsman_api_server::auth::kubeconfig::local_url;
 use pointsman_collector::Running as Collector;
+use pointsman_latency_profile::Profile;
 use serde_json::json;
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -31,6 +32,8 @@ pub struct Config {
     pub listen: Option<SocketAddr>,
     /// How long a node's lease lasts; agents renew it every quarter of that.
     pub node_lease_duration_seconds: u32,
+    /// How patient the cluster is with its nodes, if somebody asked for that.
+    pub latency_profile: Option<Profile>,
     /// For whom output is written.
     pub output: Output,
     /// Whether a demonstration is played.
@@ -257,6 +260,7 @@ impl Together {
             started,
             format_args!("https://{}, {} objects found", server.address, server.objects),
         );
+        parts::request_profile(config, &server.kubeconfig, progress).await?;
         let (stop_controllers, stopping) = watch::channel(false);
         let controllers = P::controllers(parts::controller_arguments(config, plan), stopping);
         Ok(Self {
