@@ -17,7 +17,7 @@ pub struct Trigger {
     pub began: Began,
 }
 
-/// What changed.
+/// What changed, and with what the sample is discarded.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
     /// The slice whose update carried the time; its deletion discards the sample.
