@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
 /// The node's address inside of the namespace.
-const ADDRESS: &str = "10.77.0.1";
+pub const ADDRESS: &str = "10.77.0.1";
 /// How long a pod may take on a busy machine.
 const SOON: Duration = Duration::from_secs(30);
 
@@ -28,10 +28,17 @@ pub struct Lab {
     pub http: Http,
     root: TempDir,
     agent: Option<Child>,
+    /// Flags of the agent beside those that every node has.
+    flags: &'static [&'static str],
 }
 
 /// Runs a test on a node of its own.
 pub fn on_a_node(test: impl AsyncFnOnce(&mut Lab) + Send) {
+    on_a_node_with(&[], test);
+}
+
+/// The same, with an agent that has these flags.
+pub fn on_a_node_with(flags: &'static [&'static str], test: impl AsyncFnOnce(&mut Lab) + Send) {
     if !rustix::process::geteuid().is_root() {
         return pointsman_testkit::skip::skip("a node needs root");
     }
@@ -46,7 +53,7 @@ pub fn on_a_node(test: impl AsyncFnOnce(&mut Lab) + Send) {
             .build()
             .unwrap();
         runtime.block_on(async {
-            let mut lab = Lab::start().await;
+            let mut lab = Lab::start(flags).await;
             test(&mut lab).await;
             lab.finish().await;
         });
@@ -55,7 +62,7 @@ pub fn on_a_node(test: impl AsyncFnOnce(&mut Lab) + Send) {
 }
 
 impl Lab {
-    async fn start() -> Self {
+    async fn start(flags: &'static [&'static str]) -> Self {
         let server = Server::start_to_be_restarted(&[]).await;
         let http = server.admin().await;
         let mut lab = Self {
@@ -63,6 +70,7 @@ impl Lab {
             http,
             root: tempfile::tempdir().unwrap(),
             agent: None,
+            flags,
         };
         lab.start_agent();
         let path = "/api/v1/nodes/n1";
@@ -116,6 +124,7 @@ impl Lab {
             .arg("--root-dir")
             .arg(self.root())
             .args(["--log", "info,pointsman_node_agent=debug"])
+            .args(self.flags)
             .env_remove("KUBECONFIG")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -129,6 +138,25 @@ impl Lab {
     /// Where the agent itself answers.
     pub fn agent_url(&self, path: &str) -> String {
         format!("https://{ADDRESS}:10250{path}")
+    }
+
+    /// What the agent answers to the API server.
+    pub async fn ask_agent(&self, path: &str) -> String {
+        let keys = self.server.kubeconfig().with_file_name("pki");
+        let answer = Command::new("curl")
+            .args(["-sS", "--fail", "--cacert"])
+            .arg(keys.join("ca.crt"))
+            .arg("--cert")
+            .arg(keys.join("apiserver-kubelet-client.crt"))
+            .arg("--key")
+            .arg(keys.join("apiserver-kubelet-client.key"))
+            .arg(self.agent_url(path))
+            .output()
+            .await
+            .unwrap();
+        let errors = String::from_utf8_lossy(&answer.stderr);
+        assert!(answer.status.success(), "{path}: {errors}");
+        String::from_utf8(answer.stdout).unwrap()
     }
 
     /// Ends the agent as `kill -9` does.

@@ -3,6 +3,7 @@
 mod flood;
 mod lab;
 mod logs;
+mod periods;
 mod probes;
 mod restart;
 mod security;

@@ -1,4 +1,4 @@
-//! A stand-in for a kubelet, an application that answers as told, and a record of all that happened to a pod.
+//! A stand-in for a kubelet, and a record of all that happened to a pod.
 
 use pointsman_api_client::connect::connect;
 use pointsman_api_client::{Client, Event, Patch, Resource, Scope, Source, Watcher};
@@ -7,8 +7,6 @@ use pointsman_probe_only::{ANNOTATION, Config};
 use pointsman_telemetry::Registry;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -58,6 +56,21 @@ impl Cluster {
                 .unwrap();
         });
         Agent { stop, task }
+    }
+
+    /// Starts the agent under test as a process, as it is started beside a kubelet; its metrics are at this port.
+    pub fn process(&self, port: u16, flags: &[&str]) -> tokio::process::Child {
+        let Source::Kubeconfig(kubeconfig) = &self.source else {
+            unreachable!("it is connected by a kubeconfig")
+        };
+        tokio::process::Command::new(env!("CARGO_BIN_EXE_pointsman"))
+            .args(["node", "--probe-only", "--node-name=n1", "--kubeconfig"])
+            .arg(kubeconfig)
+            .arg(format!("--probe-only-listen=127.0.0.1:{port}"))
+            .args(flags)
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap()
     }
 
     /// Creates a pod of node n1 with this annotation, whose container listens on this port.
@@ -204,9 +217,13 @@ pub struct Kubelet {
 
 impl Kubelet {
     pub async fn start(cluster: &Cluster, name: &str) -> Self {
+        Self::start_at(cluster, name, jiff::Timestamp::now()).await
+    }
+
+    /// The container started at this time.
+    pub async fn start_at(cluster: &Cluster, name: &str, started: jiff::Timestamp) -> Self {
         let (stop, stopping) = watch::channel(false);
         let (cluster, name) = (cluster.clone(), name.to_owned());
-        let started = jiff::Timestamp::now();
         let task = tokio::spawn(async move {
             let mut written = BTreeSet::new();
             for count in 0.. {
@@ -238,34 +255,5 @@ impl Kubelet {
     pub async fn stop(self) -> BTreeSet<String> {
         self.stop.send_replace(true);
         self.task.await.unwrap()
-    }
-}
-
-/// An HTTP server that answers with whatever status it was told; with 0 it hangs up.
-pub struct Application {
-    pub port: u16,
-    status: Arc<AtomicU16>,
-}
-
-impl Application {
-    pub fn start() -> Self {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let status = Arc::new(AtomicU16::new(0));
-        let current = status.clone();
-        std::thread::spawn(move || {
-            for mut stream in listener.incoming().flatten() {
-                let status = current.load(Ordering::SeqCst);
-                let _ = stream.read(&mut [0; 1024]);
-                if status != 0 {
-                    let _ = write!(stream, "HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n");
-                }
-            }
-        });
-        Self { port, status }
-    }
-
-    pub fn answer(&self, status: u16) {
-        self.status.store(status, Ordering::SeqCst);
     }
 }

@@ -2,9 +2,10 @@
 //! the time; the agent under test may write its condition and nothing else.
 
 mod kubelet;
+mod periods;
 
-use kubelet::{Application, Cluster, GATE, Kubelet, condition, status_of};
-use pointsman_harness::{Server, eventually};
+use kubelet::{Cluster, GATE, Kubelet, condition, status_of};
+use pointsman_harness::{Probed, Server, eventually};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 async fn only_the_condition_of_the_gate_is_written_and_it_follows_the_application() {
     let server = Server::start(&[]).await;
     let cluster = Cluster::connect(&server).await;
-    let application = Application::start();
+    let application = Probed::start("127.0.0.1");
     let agent = cluster.agent("n1").await;
     let probe = "httpGet: {port: web}\nperiodSeconds: 1\nperiodMilliseconds: -800\nfailureThreshold: 1";
     cluster.pod("p", Some(probe), application.port, true).await;
@@ -76,7 +77,7 @@ async fn only_the_condition_of_the_gate_is_written_and_it_follows_the_applicatio
 async fn a_new_agent_keeps_what_is_ready_and_finishes_what_is_not() {
     let server = Server::start(&[]).await;
     let cluster = Cluster::connect(&server).await;
-    let application = Application::start();
+    let application = Probed::start("127.0.0.1");
     application.answer(200);
     let agent = cluster.agent("n1").await;
     cluster

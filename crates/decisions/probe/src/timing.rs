@@ -93,6 +93,11 @@ impl Timing {
         self.timeout
     }
 
+    /// Whether it asks for a period below a second, and is granted one at least at first.
+    pub fn is_sub_second(&self) -> bool {
+        self.period < Duration::from_secs(1)
+    }
+
     /// The time between checks; `settled` says that the policy no longer grants a sub-second one.
     pub fn period(&self, settled: bool) -> Duration {
         if settled { self.settled_period } else { self.period }

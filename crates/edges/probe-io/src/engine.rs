@@ -338,7 +338,6 @@ impl Engine {
         metrics.stretch.set(self.pace.stretch);
         metrics.cpu_share.set(used.as_secs_f64() / elapsed.as_secs_f64());
         metrics.demand.set(demand);
-        metrics.workers.set(self.workers.len() as f64);
         metrics.connections.set(self.connections.len() as f64);
     }
 

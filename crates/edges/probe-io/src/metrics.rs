@@ -2,7 +2,9 @@
 //!
 //! `prober_*` keep the kubelet's names, labels and buckets; the others are ours.
 
-use pointsman_probe::{Kind, Outcome};
+use crate::target::{Check, ProbeTarget};
+use pointsman_objects::probe::Handler;
+use pointsman_probe::Outcome;
 use pointsman_telemetry::{
     Counter, Definition, Family, Gauge, Histogram, Registry, Unit, exponential_buckets,
 };
@@ -26,14 +28,14 @@ pub struct Metrics {
     pub cpu_share: Gauge,
     /// Checks per second that the probes ask for.
     pub demand: Gauge,
-    /// Probes under care.
-    pub workers: Gauge,
+    workers: Family<Gauge>,
     pub connections: Gauge,
 }
 
-/// The series of one probe, resolved once.
-#[derive(Clone, Debug)]
+/// The series of one probe, resolved once. The probe is counted among the workers as long as this lives.
+#[derive(Debug)]
 pub struct ProbeMetrics {
+    worker: Gauge,
     labels: [String; 5],
     successful: Option<Counter>,
     failed: Option<Counter>,
@@ -90,7 +92,15 @@ impl Metrics {
                 "pointsman_probe_demand_per_second",
                 "Checks per second that all probes ask for, before any stretching.",
             )),
-            workers: registry.gauge(Definition::new("pointsman_probe_workers", "Probes of all containers of the node.")),
+            workers: registry.gauges(
+                Definition::new(
+                    "pointsman_probe_workers",
+                    "Probes of all containers of the node, by what they decide (probe_type), how they check (handler: exec, httpGet, \
+                     tcpSocket, grpc, or invalid if the check cannot be made), and whether they ask for a period below a second \
+                     (sub_second), which a policy may have slowed down since.",
+                )
+                .labels(&["probe_type", "handler", "sub_second"]),
+            ),
             connections: registry.gauge(Definition::new(
                 "pointsman_probe_connections",
                 "Connections of checks under way, and those that servers have not closed yet.",
@@ -99,10 +109,26 @@ impl Metrics {
     }
 
     /// The series of one probe. They appear with the first check that needs them.
-    pub fn probe(&self, kind: Kind, container: &str, pod: &str, namespace: &str, uid: &str) -> ProbeMetrics {
+    pub fn probe(
+        &self,
+        probe: &ProbeTarget,
+        container: &str,
+        pod: &str,
+        namespace: &str,
+        uid: &str,
+    ) -> ProbeMetrics {
+        let kind = probe.kind.to_string();
+        let sub_second = if probe.timing.is_sub_second() {
+            "true"
+        } else {
+            "false"
+        };
+        let worker = self.workers.with(&[&kind, handler(&probe.check), sub_second]);
+        worker.inc();
         ProbeMetrics {
+            worker,
             labels: [
-                kind.to_string(),
+                kind,
                 container.to_owned(),
                 pod.to_owned(),
                 namespace.to_owned(),
@@ -136,5 +162,22 @@ impl Metrics {
             self.total.remove(&[kind, result, container, pod, namespace, uid]);
         }
         self.duration.remove(&[kind, container, pod, namespace]);
+    }
+}
+
+impl Drop for ProbeMetrics {
+    fn drop(&mut self) {
+        self.worker.dec();
+    }
+}
+
+/// How a check is made, by the name of the probe's field.
+fn handler(check: &Check) -> &'static str {
+    match check {
+        Check::Http(_) => Handler::HttpGet.field(),
+        Check::Tcp { .. } => Handler::TcpSocket.field(),
+        Check::Grpc { .. } => Handler::Grpc.field(),
+        Check::Exec { .. } => Handler::Exec.field(),
+        Check::Impossible(_) => "invalid",
     }
 }

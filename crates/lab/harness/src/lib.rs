@@ -1,17 +1,19 @@
 //! How does a test get the real program, as processes of its own?
 //!
 //! [`Server`] is an API server on a temporary directory, [`wire`] speaks plain HTTP to it, and [`cluster`] adds
-//! controllers and a fake kubelet; [`attack`] means ill. Nothing of these knows how the program works inside. [`agent`] has the parts of a
+//! controllers and a fake kubelet; [`attack`] means ill, and [`Probed`] notes when it is probed. Nothing of these knows how the program works inside. [`agent`] has the parts of a
 //! node in the test's own process instead, on a runtime that only pretends.
 
 pub mod agent;
 pub mod attack;
 pub mod cluster;
 pub mod flood;
+mod probed;
 mod server;
 pub mod wire;
 
-pub use server::{SOON, Server, config_map, eventually, pod, token_file};
+pub use probed::Probed;
+pub use server::{SOON, Server, config_map, eventually, pod, quiet_port, token_file};
 
 use std::path::PathBuf;
 

@@ -359,7 +359,7 @@ fn pid(process: &Child) -> Pid {
 
 /// A free port that the system does not hand out to outgoing connections, so that nobody takes it while
 /// the server is down.
-fn quiet_port() -> u16 {
+pub fn quiet_port() -> u16 {
     use std::hash::{BuildHasher, RandomState};
     loop {
         let random = RandomState::new().hash_one(std::process::id());

@@ -125,10 +125,7 @@ impl Engine {
         let mut workers = [None; 3];
         for probe in &target.probes {
             let generation = self.next_generation();
-            let metrics = self
-                .parts
-                .metrics
-                .probe(probe.kind, &target.name, pod, namespace, uid);
+            let metrics = self.parts.metrics.probe(probe, &target.name, pod, namespace, uid);
             let worker = self.workers.insert(Worker {
                 container: slot,
                 kind: probe.kind,

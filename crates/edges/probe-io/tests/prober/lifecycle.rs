@@ -146,3 +146,39 @@ async fn the_prober_ends_with_its_last_handle() {
     });
     assert!(ended.await.is_ok());
 }
+
+#[tokio::test]
+async fn a_metric_says_which_probes_there_are_and_whether_they_are_faster_than_a_second() {
+    let mut lab = Lab::new();
+    let slow = json!({"tcpSocket": {"port": 1}, "periodSeconds": 1, "periodMilliseconds": 500});
+    let exec = json!({"exec": {"command": ["true"]}});
+    let fast = json!({"readinessProbe": http_get(1), "livenessProbe": slow, "startupProbe": exec});
+    lab.define("a", fast.clone());
+    lab.define("b", fast.clone());
+    lab.define("c", json!({"readinessProbe": {"grpc": {"port": "none"}}}));
+    let workers = |lab: &Lab| {
+        [
+            r#"{probe_type="Readiness",handler="httpGet",sub_second="true"}"#,
+            r#"{probe_type="Liveness",handler="tcpSocket",sub_second="false"}"#,
+            r#"{probe_type="Startup",handler="exec",sub_second="false"}"#,
+            r#"{probe_type="Readiness",handler="invalid",sub_second="false"}"#,
+            "",
+        ]
+        .map(|labels| lab.metric("pointsman_probe_workers{", labels))
+    };
+    lab.until("all are counted", |lab| workers(lab) == [2.0, 2.0, 2.0, 1.0, 7.0])
+        .await;
+    lab.prober.remove_pod("a");
+    lab.prober.remove_pod("c");
+    lab.until("those that are gone are not", |lab| {
+        workers(lab) == [1.0, 1.0, 1.0, 0.0, 3.0]
+    })
+    .await;
+    // Without the gate nobody uses the feature.
+    lab.reading.sub_second = false;
+    lab.define("b", fast);
+    lab.until("no probe is faster than a second", |lab| {
+        workers(lab) == [0.0, 1.0, 1.0, 0.0, 3.0]
+    })
+    .await;
+}
