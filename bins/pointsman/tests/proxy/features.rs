@@ -144,6 +144,44 @@ fn node_ports_answer_on_the_primary_address_alone_in_nftables_mode() {
 }
 
 #[test]
+fn what_listens_on_all_addresses_answers_over_both_families_where_there_are_two() {
+    pointsman_testkit::require_netns!();
+    for (hosts, without_ipv6) in [(&["127.0.0.1", "[::1]"][..], "0"), (&["127.0.0.1"], "1")] {
+        let network = Network::new();
+        for of in ["all", "lo"] {
+            network
+                .node
+                .sysctl(&format!("ipv6/conf/{of}/disable_ipv6"), without_ipv6);
+        }
+        let mut cluster = network.start_server();
+        cluster.node_object();
+        cluster.start_proxy(&[
+            "--proxy-mode=nftables",
+            "--nodeport-addresses=0.0.0.0/0,::/0",
+            "--healthz-bind-address=0.0.0.0:10256",
+            "--metrics-bind-address=0.0.0.0:10249",
+        ]);
+        let spec = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30999,
+            "ipFamilies": ["IPv4"], "ports": [{"port": 80, "targetPort": 8080}]});
+        cluster.service("web", &spec);
+        cluster.endpoints("web", &ports(), &[endpoint("10.0.1.5")]);
+        for host in hosts {
+            for (url, code) in [
+                (format!("http://{host}:10256/healthz"), "200"),
+                // Nobody gets metrics without a token, but everybody an answer.
+                (format!("https://{host}:10249/metrics"), "401"),
+                (format!("http://{host}:30999/"), "200"),
+            ] {
+                eventually(&format!("{url} answers {code}"), || {
+                    let answer = ["-sk", "-o", "/dev/null", "-w", "%{http_code}", &url];
+                    cluster.node.command("curl", &answer).unwrap().stdout == code.as_bytes()
+                });
+            }
+        }
+    }
+}
+
+#[test]
 fn an_ipv6_service_works_in_both_modes() {
     pointsman_testkit::require_netns!();
     both_modes(|mode| {

@@ -252,7 +252,8 @@ impl Cluster<'_> {
                 let namespaces = client.api(Resource::core("namespaces"), None);
                 namespaces.get::<Value>("default").await
             });
-            namespaces.is_ok()
+            // Nobody has rights before the rules that come with the server are stored.
+            namespaces.is_ok() && self.node.sh("curl -sk https://127.0.0.1:6443/readyz || true") == "ok"
         });
     }
 

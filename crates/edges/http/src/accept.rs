@@ -54,11 +54,13 @@ where
 
 fn begin<C>(
     stream: TcpStream,
-    from: SocketAddr,
+    mut from: SocketAddr,
     connection: &mut impl FnMut(TcpStream, SocketAddr) -> C,
 ) -> C {
     // A small answer would wait until the one before it is acknowledged.
     let _ = stream.set_nodelay(true);
+    // A client of IPv4 at a socket for both families is who it would be at one of its own.
+    from.set_ip(from.ip().to_canonical());
     connection(stream, from)
 }
 

@@ -15,6 +15,7 @@ use pointsman_api_client::connect::connect;
 use pointsman_api_client::events::Recorder;
 use pointsman_api_client::{ApiError, Client, ConnectError, Event, Resource, Scope, Watcher};
 use pointsman_fabric::Prefix;
+use pointsman_http::{Wildcard, bind};
 use pointsman_objects::pod_manifest::{PodManifest, Verbatim};
 use pointsman_objects::{ConfigMap, Node};
 use pointsman_pod_lifecycle::Settings;
@@ -27,7 +28,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
-use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -100,9 +100,8 @@ pub async fn run(
     let mut tasks = JoinSet::new();
     tasks.spawn(recording);
     if let Some(address) = config.listen {
-        let listener = TcpListener::bind(address)
-            .await
-            .map_err(|source| AgentError::Listen { address, source })?;
+        let listener =
+            bind(address, Wildcard::BothFamilies).map_err(|source| AgentError::Listen { address, source })?;
         let name = &config.identity.name;
         let tls = serve::server_config(
             name,

@@ -19,6 +19,7 @@ use crate::config::{Config, NodeState};
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::serve::Watermarks;
+use crate::service_health::ServiceServers;
 use crate::side::Side;
 use crate::worker::Report;
 
@@ -46,6 +47,7 @@ pub(crate) struct Owner {
     config: Config,
     v4: Side<Ipv4Addr>,
     v6: Side<Ipv6Addr>,
+    servers: ServiceServers,
     node: NodeState,
     node_eligible: bool,
     /// Before this, the first sync waits for the Node.
@@ -90,22 +92,16 @@ impl Owner {
         let other = reports.clone();
         let [four, six] = metrics.families.clone();
         // A report to an owner that is gone has nobody to interest.
-        let v4 = Side::start(
-            &config,
-            &node,
-            commits.clone(),
-            four,
-            watched.clone(),
-            move |report| {
-                let _ = reports.send(FamilyReport::V4(report));
-            },
-        )?;
-        let v6 = Side::start(&config, &node, commits, six, watched, move |report| {
+        let v4 = Side::start(&config, &node, commits.clone(), four, move |report| {
+            let _ = reports.send(FamilyReport::V4(report));
+        })?;
+        let v6 = Side::start(&config, &node, commits, six, move |report| {
             let _ = other.send(FamilyReport::V6(report));
         })?;
         Ok(Self {
             v4,
             v6,
+            servers: ServiceServers::new(watched),
             node,
             node_eligible: false,
             node_awaited_until: Some(now + NODE_PATIENCE),
@@ -202,8 +198,11 @@ impl Owner {
         }
     }
 
-    /// Publishes how far both families are.
+    /// Publishes how far both families are, and what load balancers may know of it.
     fn publish(&mut self) {
+        let ((v4, ports4), (v6, ports6)) = (self.v4.health_checks(), self.v6.health_checks());
+        self.servers.listen_on(ports4, ports6);
+        self.servers.reconcile([v4, v6]);
         let progress = self.v4.progress().lower(self.v6.progress());
         if progress.committed != self.published {
             self.published = progress.committed;

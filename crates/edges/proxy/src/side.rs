@@ -3,26 +3,26 @@
 //! A [`Side`] joins the synchroniser and the guard of a family with the thread that writes, and publishes what
 //! a sync changed. It runs on the owner's task.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use jiff::Timestamp;
 use pointsman_dataplane::guard::{Comparisons, Event, Found, Guard, Order};
+use pointsman_dataplane::health::HealthCheck;
 use pointsman_dataplane::schedule::Next;
 use pointsman_dataplane::state::ExternalIps;
 use pointsman_dataplane::sync::{Done, Resource};
 use pointsman_dataplane::{
-    Batch, Index, Outcome, ProgramError, Progress, Restores, Scope, Settings, States, Synchroniser, Written,
+    Batch, Index, NodePortAddresses, Outcome, ProgramError, Progress, Restores, Scope, Settings, States,
+    Synchroniser, Written,
 };
 use pointsman_kernel::{Commits, Mode};
-use pointsman_model::{Address, Moment, NodeName};
-use tokio::sync::watch;
+use pointsman_model::{Address, Moment, NodeName, ServiceName};
 
 use crate::config::{Config, NodeState};
 use crate::flows::Flows;
-use crate::health::Health;
 use crate::metrics::FamilyMetrics;
-use crate::service_health::ServiceServers;
 use crate::worker::{Chain, Job, Report, Worker};
 
 #[derive(Debug)]
@@ -31,7 +31,6 @@ pub(crate) struct Side<A> {
     guard: Guard,
     worker: Worker<A>,
     flows: Flows<A>,
-    servers: ServiceServers,
     settings: Settings<A>,
     metrics: FamilyMetrics,
     /// What the last comparison found.
@@ -45,15 +44,12 @@ impl<A: Address> Side<A> {
         node: &NodeState,
         commits: Commits,
         metrics: FamilyMetrics,
-        health: watch::Receiver<Health>,
         report: impl Fn(Report<A>) + Send + Sync + 'static,
     ) -> std::io::Result<Self> {
         let started = Moment::from(Timestamp::now());
         let name = NodeName::from(config.node.as_str());
         let index = Index::new(name, ExternalIps::Honoured, started);
         let settings = config.settings::<A>(node);
-        let mut servers = ServiceServers::new(health);
-        servers.listen_on(&settings.node_ports);
         let mode = config.mode;
         let (comparisons, restores) = match mode {
             Mode::Iptables => (Comparisons::BesideSyncs, config.restores),
@@ -65,7 +61,6 @@ impl<A: Address> Side<A> {
             guard: Guard::new(comparisons, config.sync_period),
             worker: Worker::start(open, settings.clone(), report)?,
             flows: Flows::start(metrics.clone())?,
-            servers,
             settings,
             metrics,
             differing: Vec::new(),
@@ -93,7 +88,6 @@ impl<A: Address> Side<A> {
             return;
         }
         tracing::info!(family = %A::FAMILY, "the node changed, all rules are written again");
-        self.servers.listen_on(&settings.node_ports);
         self.settings = settings.clone();
         self.worker.send(Job::Settings(Box::new(settings)));
         self.fold(now, Index::force_full);
@@ -225,8 +219,12 @@ impl<A: Address> Side<A> {
             self.metrics.programmed(trigger, latency);
         }
         self.metrics.synced(&done.committed.totals);
-        self.servers.reconcile(self.sync.health_checks());
         self.flows.review(done.udp);
+    }
+
+    /// What health check node ports say, and where node ports answer.
+    pub fn health_checks(&self) -> (&BTreeMap<ServiceName, HealthCheck>, &NodePortAddresses<A>) {
+        (self.sync.health_checks(), &self.settings.node_ports)
     }
 
     /// How far changes have come.

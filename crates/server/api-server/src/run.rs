@@ -257,14 +257,11 @@ fn bind(config: &Config) -> Result<(SocketAddr, Vec<TcpListener>), StartError> {
     let failed = |address| move |source| StartError::Listen { address, source };
     let listen = |address| pointsman_http::bind(address, Wildcard::BothFamilies);
     let first = listen(config.listen).map_err(failed(config.listen))?;
-    let address = first.local_addr().map_err(failed(config.listen))?;
+    let port = first.local_addr().map_err(failed(config.listen))?.port();
+    let address = SocketAddr::new(config.listen.ip(), port);
     let mut listeners = vec![first];
     for also in &config.also_listen {
-        let port = if also.port() == 0 {
-            address.port()
-        } else {
-            also.port()
-        };
+        let port = if also.port() == 0 { port } else { also.port() };
         let also = SocketAddr::new(also.ip(), port);
         listeners.push(listen(also).map_err(failed(also))?);
     }
