@@ -102,7 +102,7 @@ pub struct Flags {
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration::parse)]
     gate_bound: Duration,
     /// When sub-second probe periods apply: until-first-success (as specified), while-waiting-for-success, always.
-    #[arg(long, value_name = "POLICY", default_value = "until-first-success", value_parser = policy)]
+    #[arg(long, value_name = "POLICY", default_value = "until-first-success")]
     sub_second_probes: Policy,
     /// Keep routes to the pods of other nodes in this network namespace.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
@@ -128,15 +128,6 @@ fn taint(text: &str) -> Result<Value, String> {
     let (pair, effect) = text.split_once(':').ok_or("a taint is KEY=VALUE:EFFECT")?;
     let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
     Ok(json!({ "key": key, "value": value, "effect": effect }))
-}
-
-fn policy(text: &str) -> Result<Policy, String> {
-    Ok(match text {
-        "until-first-success" => Policy::UntilFirstSuccess,
-        "while-waiting-for-success" => Policy::WhileWaitingForSuccess,
-        "always" => Policy::Always,
-        _ => return Err("one of until-first-success, while-waiting-for-success and always".into()),
-    })
 }
 
 /// Runs the agent until a signal stops it.
@@ -174,12 +165,11 @@ async fn run_probe_only(flags: Flags) -> anyhow::Result<()> {
         ),
     };
     let config = pointsman_probe_only::Config {
-        source: Source::from_flag(flags.kubeconfig),
         node_name: node_name(flags.node_name)?,
         probes: probes(flags.sub_second_probes),
         reading: reading(&gates),
     };
-    probe_only::run(config, listen).await
+    probe_only::run(config, &Source::from_flag(flags.kubeconfig), listen).await
 }
 
 /// The name that was given, or the machine's.

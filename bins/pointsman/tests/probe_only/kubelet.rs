@@ -44,14 +44,14 @@ impl Cluster {
     /// Starts the agent under test.
     pub async fn agent(&self, node: &str) -> Agent {
         let config = Config {
-            source: self.source.clone(),
             node_name: node.to_owned(),
             probes: Default::default(),
             reading: Default::default(),
         };
+        let client = connect(&self.source, "pointsman-probe-only").await.unwrap();
         let (stop, stopping) = watch::channel(false);
         let task = tokio::spawn(async move {
-            pointsman_probe_only::run(config, &Registry::new(), stopping)
+            pointsman_probe_only::run(config, client, &Registry::new(), stopping)
                 .await
                 .unwrap();
         });

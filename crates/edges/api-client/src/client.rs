@@ -2,6 +2,7 @@
 
 use crate::error::{ApiError, Status};
 use crate::resource::{Resource, push_segment};
+use crate::rights::Rights;
 use bytes::Bytes;
 use http::{Method, Request, Response, header};
 use http_body_util::BodyExt;
@@ -18,6 +19,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 pub struct Client {
     inner: kube::Client,
     timeout: Duration,
+    rights: Rights,
 }
 
 /// A change of part of an object.
@@ -88,7 +90,13 @@ impl Client {
         Self {
             inner,
             timeout: REQUEST_TIMEOUT,
+            rights: Rights::default(),
         }
+    }
+
+    /// The rights that requests of this client and its clones lack.
+    pub fn rights(&self) -> Rights {
+        self.rights.clone()
     }
 
     /// Requests on one collection, in a namespace or over all.
@@ -140,7 +148,7 @@ impl Client {
         body: Bytes,
     ) -> Result<Response<Body>, ApiError> {
         let mut request = Request::builder()
-            .method(method)
+            .method(method.clone())
             .uri(path)
             .header(header::ACCEPT, "application/json");
         if let Some(content_type) = content_type {
@@ -155,11 +163,14 @@ impl Client {
             .await
             .map_err(|error| unreachable(&error))?;
         if response.status().is_success() {
+            self.rights.granted(&method, path);
             return Ok(response);
         }
         let code = response.status().as_u16();
         let body = read_all(response.into_body()).await?;
-        Err(ApiError::from_status(status(code, &body)))
+        let status = status(code, &body);
+        self.rights.refused(&method, path, &status);
+        Err(ApiError::from_status(status))
     }
 }
 

@@ -35,6 +35,11 @@ pub struct StatusCause {
 }
 
 impl Status {
+    /// Whether an authorizer refused it, rather than admission, which also says that something is forbidden.
+    pub fn is_missing_right(&self) -> bool {
+        self.code == 403 && self.message.contains("\" cannot ")
+    }
+
     /// Whether one of the causes has this name.
     pub fn has_cause(&self, reason: &str) -> bool {
         let causes = self.details.as_ref().and_then(|details| details.causes.as_ref());
@@ -98,6 +103,11 @@ impl ApiError {
             (408 | 429 | 500..=599, _) => Self::Busy(status),
             _ => Self::Refused(status),
         }
+    }
+
+    /// Whether a right is missing, which [`crate::Rights`] has said already.
+    pub fn is_missing_right(&self) -> bool {
+        matches!(self, Self::Refused(status) if status.is_missing_right())
     }
 
     /// What we hold is of no use any more.

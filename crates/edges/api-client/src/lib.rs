@@ -16,6 +16,7 @@ pub mod lease;
 mod list;
 pub mod reflector;
 pub mod resource;
+pub mod rights;
 #[cfg(test)]
 mod script;
 pub mod watch;
@@ -25,4 +26,5 @@ pub use connect::{ConnectError, Source};
 pub use error::{ApiError, Recovery, Status};
 pub use reflector::Reflector;
 pub use resource::Resource;
+pub use rights::Rights;
 pub use watch::{Event, ObjectKey, Scope, Watcher};

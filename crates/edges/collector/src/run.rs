@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pointsman_api_client::events::Recorder;
 use pointsman_api_client::{Client, ConnectError, Event, Resource, Scope, Watcher, connect};
-use pointsman_http::{BadUrl, Connections, Limits, Server, Target};
+use pointsman_http::{BadUrl, Connections, Limits, Server, Target, Wildcard, bind};
 use pointsman_objects::{ConfigNode, EndpointSlice, Node, Pod};
 use pointsman_telemetry::{BuildInfo, Registry, register_process};
 use serde::de::DeserializeOwned;
@@ -112,10 +112,10 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
     );
     let metrics = Metrics::new(&registry);
     let (store, found) = data(&config)?;
-    let listener = listen(config.listen).await?;
+    let listener = listen(config.listen)?;
     let address = listener.local_addr().unwrap_or(config.listen);
     let gate_listener = match config.gate_listen {
-        Some(address) => Some(listen(address).await?),
+        Some(address) => Some(listen(address)?),
         None => None,
     };
     let gate_address = gate_listener.as_ref().and_then(|it| it.local_addr().ok());
@@ -140,6 +140,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
             None => Hosts::Loopback(config.hosts.clone().into()),
         },
         login,
+        rights: client.rights(),
         requests,
         gate_bound: config.gate_bound,
         asked: Arc::default(),
@@ -214,10 +215,8 @@ fn login(config: &Config) -> Result<Login, StartError> {
     }
 }
 
-async fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|source| StartError::Listen { address, source })
+fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
+    bind(address, Wildcard::BothFamilies).map_err(|source| StartError::Listen { address, source })
 }
 
 /// Watches what programmers watch, and what explains it.

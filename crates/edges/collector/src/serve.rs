@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use pointsman_api_client::Rights;
 use pointsman_http::{Body, Incoming, reply, text};
 use pointsman_protocol::gate;
 use pointsman_telemetry::{CONTENT_TYPE, Registry};
@@ -23,6 +24,7 @@ pub(crate) struct Site {
     pub registry: Registry,
     pub login: Login,
     pub hosts: Hosts,
+    pub rights: Rights,
     pub requests: mpsc::Sender<Ask>,
     pub gate_bound: Duration,
     /// How many gates were asked for.
@@ -39,8 +41,8 @@ impl Site {
 
     async fn answer(self, request: Request<Incoming>, source: IpAddr) -> Response<Body> {
         let path = request.uri().path();
-        if matches!(path, "/healthz" | "/livez" | "/readyz") {
-            return text(StatusCode::OK, "ok");
+        if let Some(health) = self.health(path) {
+            return health;
         }
         if !self.hosts.admit(&request) {
             let why = "this page is served under the names of the loopback only; --allowed-host adds others";
@@ -65,6 +67,15 @@ impl Site {
         }
     }
 
+    /// Whether the collector lives, and whether it may see what it needs.
+    fn health(&self, path: &str) -> Option<Response<Body>> {
+        match (path, self.rights.complaint()) {
+            ("/readyz", Some(why)) => Some(text(StatusCode::SERVICE_UNAVAILABLE, why)),
+            ("/healthz" | "/livez" | "/readyz", _) => Some(text(StatusCode::OK, "ok")),
+            _ => None,
+        }
+    }
+
     /// A document that the owner makes.
     async fn ask(&self, question: impl FnOnce(oneshot::Sender<String>) -> Ask) -> Response<Body> {
         match page::ask(&self.requests, question).await {
@@ -75,8 +86,11 @@ impl Site {
 
     /// Answers on the listener for nodes.
     pub async fn gate_only(self, request: Request<Incoming>, source: IpAddr) -> Response<Body> {
-        uncached(match request.uri().path() {
-            "/healthz" | "/livez" | "/readyz" => text(StatusCode::OK, "ok"),
+        let path = request.uri().path();
+        if let Some(health) = self.health(path) {
+            return uncached(health);
+        }
+        uncached(match path {
             path if path.starts_with(gate::PATH) => self.gate(&request, source).await,
             _ => text(StatusCode::NOT_FOUND, "not found"),
         })

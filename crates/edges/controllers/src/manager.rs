@@ -12,13 +12,13 @@ use pointsman_api_client::election::{Election, Role};
 use pointsman_api_client::events::Recorder;
 use pointsman_api_client::{Client, ConnectError, connect};
 use pointsman_guard::{Guard, TlsError};
+use pointsman_http::{Wildcard, bind};
 use pointsman_model::Moment;
 use pointsman_telemetry::{BuildInfo, Definition, Gauge, Registry, register_process};
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 use thiserror::Error;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -101,14 +101,18 @@ pub async fn run(config: Config, registry: Registry, stop: watch::Receiver<bool>
     let (ready, is_ready) = watch::channel(false);
     let mut side = JoinSet::new();
     if let Some(address) = config.metrics_listen {
-        let listener = TcpListener::bind(address)
-            .await
-            .map_err(|source| RunError::Listen { address, source })?;
+        let listener =
+            bind(address, Wildcard::BothFamilies).map_err(|source| RunError::Listen { address, source })?;
         let address = listener.local_addr().unwrap_or(address);
         tracing::info!(%address, "serving health and metrics");
         let guard =
             Guard::new(&config.guard, address, "pointsman-controllers", &client).map_err(RunError::Guard)?;
-        side.spawn(serve::serve(listener, registry.clone(), is_ready, guard));
+        let shown = serve::Shown {
+            registry: registry.clone(),
+            ready: is_ready,
+            rights: client.rights(),
+        };
+        side.spawn(serve::serve(listener, shown, guard));
     }
     let (recorder, writing_events) = Recorder::new(client.clone(), "pointsman-controllers");
     side.spawn(writing_events);

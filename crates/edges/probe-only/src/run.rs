@@ -8,11 +8,8 @@ use crate::metrics::Metrics;
 use crate::tracked::Tracked;
 use crate::view::{Condition, GATE, View};
 use jiff::Timestamp;
-use pointsman_api_client::connect::connect;
 use pointsman_api_client::events::{News, Recorder, Severity, Subject as EventSubject};
-use pointsman_api_client::{
-    ApiError, Client, ConnectError, Event, ObjectKey, Patch, Resource, Scope, Source, Watcher,
-};
+use pointsman_api_client::{ApiError, Client, Event, ObjectKey, Patch, Resource, Scope, Watcher};
 use pointsman_model::Revision;
 use pointsman_objects::pod_manifest::PodManifest;
 use pointsman_objects::pod_status::GatePatch;
@@ -35,8 +32,6 @@ const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// Everything that is fixed at start.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// How to reach the API server.
-    pub source: Source,
     /// Whose pods to probe.
     pub node_name: String,
     /// How probes run.
@@ -48,9 +43,6 @@ pub struct Config {
 /// Why it could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no way to the API server.
-    #[error("cannot set up the connection to the API server")]
-    Connect(#[from] ConnectError),
     /// The prober cannot run.
     #[error("cannot start the prober")]
     Prober(#[from] StartError),
@@ -59,10 +51,10 @@ pub enum Error {
 /// Probes the node's pods that ask for it until `stopping` turns true.
 pub async fn run(
     config: Config,
+    client: Client,
     registry: &Registry,
     mut stopping: watch::Receiver<bool>,
 ) -> Result<(), Error> {
-    let client = connect(&config.source, "pointsman-probe-only").await?;
     let (prober, mut reports) = Prober::start(config.probes, Arc::new(NoExec), registry)?;
     let (recorder, recording) = Recorder::new(client.clone(), "pointsman-probe");
     let (written, mut writes) = unbounded_channel();

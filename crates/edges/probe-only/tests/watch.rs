@@ -9,6 +9,7 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use pointsman_api_client::connect::connect;
 use pointsman_probe_io::{Config as ProbeConfig, Policy};
 use pointsman_probe_only::{ANNOTATION, Config, GATE};
 use pointsman_telemetry::Registry;
@@ -150,7 +151,6 @@ async fn the_watch_of_pods_is_opened_once_however_many_reports_pass() {
     });
     std::fs::write(&kubeconfig, text.to_string()).unwrap();
     let config = Config {
-        source: pointsman_api_client::Source::Kubeconfig(kubeconfig),
         node_name: "n1".to_owned(),
         probes: ProbeConfig {
             policy: Policy::Always,
@@ -158,9 +158,13 @@ async fn the_watch_of_pods_is_opened_once_however_many_reports_pass() {
         },
         reading: Default::default(),
     };
+    let source = pointsman_api_client::Source::Kubeconfig(kubeconfig);
+    let client = connect(&source, "pointsman-probe-only").await.unwrap();
     let (stop, stopping) = watch::channel(false);
     let running =
-        tokio::spawn(async move { pointsman_probe_only::run(config, &Registry::new(), stopping).await });
+        tokio::spawn(
+            async move { pointsman_probe_only::run(config, client, &Registry::new(), stopping).await },
+        );
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while script.writes.load(Ordering::SeqCst) < WRITES {
         assert!(tokio::time::Instant::now() < deadline, "verdicts are written");

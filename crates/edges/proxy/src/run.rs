@@ -91,7 +91,7 @@ pub async fn run(
             slots: connections.slots("health", Limits::default()),
             guard: None,
         };
-        let answer = healthz(owner.health(), measured);
+        let answer = healthz(owner.health(), client.rights(), measured);
         listen(&mut tasks, address, &config, "health", door, answer)?;
     }
     let (sender, inbox) = mpsc::channel(INBOX);

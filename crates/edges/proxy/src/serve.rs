@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use ::http::{Request, Response, StatusCode};
 use futures::{Stream, stream};
 use jiff::Timestamp;
+use pointsman_api_client::Rights;
 use pointsman_http::{Body, Bytes, Incoming, reply};
 use pointsman_protocol::clock;
 use pointsman_protocol::watermark::{self, HEARTBEAT, Progress};
@@ -159,11 +160,16 @@ pub(crate) fn metrics(
 /// Answers on the health listener.
 pub(crate) fn healthz(
     health: watch::Receiver<Health>,
+    rights: Rights,
     metrics: Metrics,
 ) -> impl Fn(&Request<Incoming>) -> Response<Body> + Clone {
     move |request| {
         let (question, count) = match request.uri().path() {
-            "/healthz" => (Question::Healthz, &metrics.healthz),
+            // Not for load balancers: a node whose proxy lacks a right still serves what it knows.
+            "/readyz" if let Some(why) = rights.complaint() => {
+                return reply(StatusCode::SERVICE_UNAVAILABLE, "text/plain", why);
+            }
+            "/healthz" | "/readyz" => (Question::Healthz, &metrics.healthz),
             "/livez" => (Question::Livez, &metrics.livez),
             _ => return reply(StatusCode::NOT_FOUND, "text/plain", "not found"),
         };

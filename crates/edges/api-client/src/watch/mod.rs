@@ -474,7 +474,7 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
             _ => wait,
         };
         tracing::debug!(resource, %error, wait_seconds = wait.as_secs_f64(), "watch interrupted");
-        if wait > Duration::from_secs(1) {
+        if wait > Duration::from_secs(1) && !error.is_missing_right() {
             tracing::warn!(resource, %error, "watch interrupted, trying again");
         }
         wait

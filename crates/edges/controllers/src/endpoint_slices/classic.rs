@@ -194,6 +194,7 @@ impl Classic {
                     | ApiError::NamespaceTerminating(_) => {
                         tracing::debug!(service = %key, %error, "Endpoints are written again");
                     }
+                    _ if error.is_missing_right() => {}
                     _ => tracing::warn!(service = %key, %error, "Endpoints could not be written"),
                 }
                 Outcome::Retry

@@ -330,7 +330,9 @@ impl Owner {
                 tracing::debug!(service = %job.key, error = ?error, "slices are written again");
             }
             Some(error) => {
-                tracing::warn!(service = %job.key, %error, "slices could not be written");
+                if !error.is_missing_right() {
+                    tracing::warn!(service = %job.key, %error, "slices could not be written");
+                }
                 let message = format!("Error updating Endpoint Slices for Service {}: {error}", job.key);
                 self.record(
                     service,
