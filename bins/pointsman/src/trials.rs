@@ -67,7 +67,11 @@ struct MixedFlags {
     /// Pause before each measured change.
     #[arg(long, value_name = "DURATION", default_value = "50ms", value_parser = duration::parse)]
     pause: Duration,
-    /// The difference between truth and report that is allowed at the 99th percentile.
+    /// X: what the SLI of the load may not exceed. Without it, it follows the number of programmers.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    objective: Option<Duration>,
+    /// The difference between truth and report that is allowed at the 99th percentile, besides four times the worst delay
+    /// of a thread of this machine meanwhile.
     #[arg(long, value_name = "DURATION", default_value = "2ms", value_parser = duration::parse)]
     error_bound: Duration,
     /// The least coverage that is allowed, from 0 to 1.
@@ -132,6 +136,7 @@ impl MixedFlags {
             churn: self.churn,
             hollow: self.hollow,
             pause: self.pause,
+            objective: self.objective,
             error_bound: self.error_bound,
             coverage_bound: self.coverage_bound,
         }

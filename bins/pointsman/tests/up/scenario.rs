@@ -80,7 +80,7 @@ fn rolling_updates_lose_nothing_when_hooks_ask_the_gate_for_their_pod_or_their_s
 fn the_scenario_sees_every_kind_of_change_in_packets_and_in_the_report() {
     require_netns!();
     let cluster = Cluster::start(&["--nodes=2"]);
-    // Whether report and packets agree to the millisecond cannot be told on a machine that does other things.
+    // What the machine's own delays make of it is allowed besides.
     let said = play(
         &cluster,
         &[
@@ -91,7 +91,8 @@ fn the_scenario_sees_every_kind_of_change_in_packets_and_in_the_report() {
             "--rolls=1",
             "--scale-ups=1",
             "--hollow=20",
-            "--error-bound=60s",
+            "--objective=60s",
+            "--error-bound=50ms",
             "--coverage-bound=0.6",
         ],
     );
@@ -111,7 +112,8 @@ fn the_scenario_sees_every_kind_of_change_in_packets_and_in_the_report() {
     }
     let all = rows.last().unwrap();
     assert!(all["samples"].as_u64().unwrap() >= 2 * 10, "{said:#}");
-    assert!(all["error"]["p50Ms"].as_f64().unwrap() < 1_000.0, "{said:#}");
+    let (error, jitter) = (all["error"]["p50Ms"].as_f64(), said["jitterMs"].as_f64());
+    assert!(error.unwrap() < 5.0 + 4.0 * jitter.unwrap(), "{said:#}");
     for form in ["pooled", "exact"] {
         assert!(said["sli"][form]["samples"].as_u64().unwrap() > 0, "{said:#}");
     }
@@ -119,6 +121,28 @@ fn the_scenario_sees_every_kind_of_change_in_packets_and_in_the_report() {
         said["hollow"]["exact"]["samples"].as_u64().unwrap() > 0,
         "{said:#}"
     );
+    // Nothing is in a kernel within a microsecond, so this X is missed, and the run says so and fails.
+    let few = [
+        "--services=0",
+        "--pods-per-node=1",
+        "--flips=1",
+        "--lives=0",
+        "--rolls=0",
+        "--scale-ups=0",
+    ];
+    let bounds = [
+        "--output=json",
+        "--objective=1us",
+        "--error-bound=60s",
+        "--coverage-bound=0",
+    ];
+    let missed = cluster.pointsman("scenario", &[&few[..], &bounds[..]].concat());
+    let errors = String::from_utf8_lossy(&missed.stderr);
+    assert_eq!(missed.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("SLI misses X: pooled p99"), "{errors}");
+    // Pods that became ready before the load, their Services and a Deployment are not in its window: one flip is.
+    let said: Value = serde_json::from_slice(&missed.stdout).unwrap();
+    assert_eq!(said["sli"]["exact"]["samples"], 1, "{said:#}");
     // The same is played again where the first run left nothing behind.
     let objects = cluster.kubectl(&["get", "pods,services,namespaces,nodes", "-A", "-o", "name"]);
     assert!(!objects.contains("scenario"), "{objects}");

@@ -25,7 +25,7 @@ const SCALE: u64 = 3;
 /// Everything that changes are made with.
 pub struct Changes<'a> {
     cluster: &'a Cluster,
-    collector: &'a Collector,
+    pub collector: &'a Collector,
     probers: Probers,
     pause: Duration,
     targets: Vec<Target>,

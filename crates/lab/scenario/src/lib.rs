@@ -10,6 +10,7 @@ mod changes;
 mod cluster;
 mod figures;
 mod gates;
+mod jitter;
 mod loads;
 mod objects;
 mod packets;
@@ -23,6 +24,7 @@ use changes::Changes;
 use cluster::{Cluster, NAMESPACE};
 use figures::{Bounds, Figures};
 use gates::Gates;
+use jitter::Jitter;
 use report::Collector;
 pub use rolling::{Gate, Rolling};
 use serde_json::{Value, json};
@@ -74,7 +76,10 @@ pub struct Mixed {
     pub hollow: usize,
     /// Pause before each measured change.
     pub pause: Duration,
-    /// The difference between truth and report that is allowed at the 99th percentile.
+    /// X, which the SLI of the load may not exceed. Without it, it follows the number of programmers.
+    pub objective: Option<Duration>,
+    /// The difference between truth and report that is allowed at the 99th percentile, besides what the machine's own
+    /// delays make of it.
     pub error_bound: Duration,
     /// The least coverage that is allowed, from 0 to 1.
     pub coverage_bound: f64,
@@ -129,13 +134,10 @@ async fn mixed(record: Record, load: &Mixed) -> anyhow::Result<Figures> {
 }
 
 async fn measure(cluster: &Cluster, load: &Mixed) -> anyhow::Result<Figures> {
-    let collector = Collector::start(&cluster.record, 0).await?;
-    let with_hollow = match load.hollow {
-        0 => None,
-        count => Some((count, Collector::start(&cluster.record, count).await?)),
-    };
+    let follow = async |hollow| Collector::start(&cluster.record, hollow, load.objective).await;
+    let before = follow(0).await?;
     let mut gates = Gates::start(&cluster.client, &cluster.record, NAMESPACE).await?;
-    let mut changes = Changes::prepare(cluster, &collector, load.pods_per_node, load.pause).await?;
+    let mut changes = Changes::prepare(cluster, &before, load.pods_per_node, load.pause).await?;
     let mut random = fastrand::Rng::with_seed(load.seed);
     let churn = tokio::spawn(cluster.churn(load.churn, random.fork()));
     // The first changes find everything cold, also the probers.
@@ -143,6 +145,14 @@ async fn measure(cluster: &Cluster, load: &Mixed) -> anyhow::Result<Figures> {
         changes.flip(number).await?;
     }
     changes.figures.forget();
+    // The load is a window of its own: its collectors count nothing of what happened before they were there.
+    let collector = follow(0).await?;
+    let with_hollow = match load.hollow {
+        0 => None,
+        count => Some((count, follow(count).await?)),
+    };
+    changes.collector = &collector;
+    let jitter = Jitter::start();
     let counts = Counts {
         flips: load.flips,
         lives: load.lives,
@@ -161,7 +171,9 @@ async fn measure(cluster: &Cluster, load: &Mixed) -> anyhow::Result<Figures> {
     }
     churn.abort();
     let mut figures = std::mem::take(&mut changes.figures);
+    figures.jitter = jitter.stop();
     drop(changes);
+    before.stop().await;
     figures.sli = collector.sli().await?;
     if let Some((count, collector)) = with_hollow {
         figures.hollow = Some((count, collector.sli().await?));

@@ -39,7 +39,7 @@ pub struct Collector {
 
 impl Collector {
     /// Follows the cluster's nodes, and so many hollow programmers besides.
-    pub async fn start(record: &Record, hollow: usize) -> anyhow::Result<Self> {
+    pub async fn start(record: &Record, hollow: usize, objective: Option<Duration>) -> anyhow::Result<Self> {
         let own = record.data_dir.join("kubeconfigs/sli.kubeconfig");
         let (relays, hollow_task) = match hollow {
             0 => (Vec::new(), None),
@@ -54,6 +54,7 @@ impl Collector {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             scrape_interval: Duration::from_secs(1),
             relays,
+            objective,
             ..Config::new(Source::Kubeconfig(own))
         })
         .await?;
