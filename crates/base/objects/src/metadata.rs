@@ -12,6 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::names;
 use crate::read::{labels, moment, nullable};
+use crate::write_time::believed;
 
 /// The metadata of an object.
 ///
@@ -72,6 +73,11 @@ impl<K> Metadata<K> {
             controller: true,
             block_owner_deletion: true,
         }
+    }
+
+    /// When Pointsman's API server wrote this version, if it stamps the kind ([`crate::WriteTimes`]).
+    pub fn stamped(&self) -> Option<Moment> {
+        believed(self.annotated_moment(names::CHANGE_TIME_ANNOTATION), self.created)
     }
 
     /// A time in an annotation.

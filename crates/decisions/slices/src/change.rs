@@ -1,14 +1,14 @@
 //! Did a pod change in a way that its endpoints show, and when did that happen?
 
-use pointsman_model::Moment;
+use pointsman_model::{Began, Moment};
 use pointsman_objects::Pod;
 
 /// The time of the oldest change between two versions of a pod that endpoints show, or `None`.
 ///
-/// A readiness change has the time of the Ready condition, as the SLI defines it. The start of a
-/// deletion is known to the second only, so its latest possible moment is taken. Everything else
-/// (an address, a removal) is dated `now`, the time we heard of it. The answer is never later than
-/// `now` and never before a change that the old version already showed.
+/// A readiness change has the time of the Ready condition, as the SLI defines it. That of a kubelet and
+/// the start of a deletion are known to the second only, so the latest moment is taken that this allows
+/// ([`Began::of`]). Everything else (an address, a removal) is dated `now`, the time our watch delivered it. The
+/// answer is never later than `now` and never before a change that the old version already showed.
 pub fn endpoint_change(old: Option<&Pod>, new: Option<&Pod>, now: Moment) -> Option<Moment> {
     let old_endpoint = old.filter(|pod| pod.has_endpoint());
     let new_endpoint = new.filter(|pod| pod.has_endpoint());
@@ -33,7 +33,7 @@ fn change_between(before: &Pod, after: &Pod, now: Moment) -> Option<Moment> {
         .metadata
         .deletion_requested()
         .filter(|_| !before.is_terminating())
-        .map(|requested| requested.end_of_second().min(now));
+        .map(|requested| Began::of(Some(requested), now).at);
     let other = before.is_terminating() && !after.is_terminating()
         || before.ips != after.ips
         || before.node_name != after.node_name
@@ -51,8 +51,8 @@ fn readiness_time(old: Option<&Pod>, new: &Pod, now: Moment) -> Moment {
     let known_before = old
         .filter(|old| old.metadata.uid == new.metadata.uid)
         .and_then(Pod::ready_changed);
-    match new.ready_changed() {
-        Some(at) => Some(at).max(known_before).unwrap_or(now).min(now),
-        None => now,
-    }
+    let began = Began::of(new.ready_changed(), now);
+    known_before
+        .map_or(began.at, |known| began.at.max(known))
+        .min(now)
 }

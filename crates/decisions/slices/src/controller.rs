@@ -13,7 +13,7 @@ use crate::topology::TopologyRecord;
 use crate::tracker::SliceTracker;
 use crate::trigger::TriggerTracker;
 
-use pointsman_model::{Moment, Text};
+use pointsman_model::{Began, Moment, Text};
 use pointsman_objects::{EndpointSlice, Node, Pod, Service};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -292,6 +292,7 @@ impl Controller {
         let hints_enabled = self.topology.record(key, &plan);
         let times = create_times.iter().chain(&update_times).copied().flatten();
         let oldest = times.chain(self.triggers.oldest(key)).min();
+        let oldest = oldest.map(|at| at.min(now.moment));
         self.in_flight.insert(key.clone(), Vec::new());
         Ok(Job {
             key: key.clone(),
@@ -314,18 +315,14 @@ impl Controller {
     }
 
     fn service_seen(&mut self, service: Arc<Service>, now: Now) {
-        let (key, created) = (ServiceKey::of(&service), service.metadata.created);
+        let key = ServiceKey::of(&service);
+        let (created, stamped) = (service.metadata.created, service.metadata.stamped());
         let change = self.index.apply_service(service);
         if !self.listed || change == ServiceChange::Same {
             return;
         }
-        let at = match change {
-            // Creation times are whole seconds: within that second, the moment we saw it is nearer to the truth.
-            ServiceChange::New => created
-                .filter(|created| created.end_of_second() < now.moment)
-                .unwrap_or(now.moment),
-            ServiceChange::Changed | ServiceChange::Same => now.moment,
-        };
+        let written_down = stamped.or(created.filter(|_| change == ServiceChange::New));
+        let at = Began::of(written_down, now.moment).at;
         self.triggers.service_changed(&key, at);
         self.touch(&key, at);
         self.queue.add(&key, now.tick);

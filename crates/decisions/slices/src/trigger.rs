@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::pack::{ChangeKind, EndpointChange};
 use crate::service::ServiceKey;
-use pointsman_model::{Moment, Text};
+use pointsman_model::{Began, Moment, Text};
 use pointsman_objects::Service;
 
 /// Times of changes that no write has reported yet, per Service.
@@ -63,11 +63,9 @@ impl TriggerTracker {
         let floor = self.floor;
         let state = self.state(&ServiceKey::of(service));
         if !state.known && !has_slices {
-            let created = service.metadata.created.max(floor);
-            let seen = state.pending.service;
-            // Creation times are whole seconds: whoever heard of it within that second knows better.
-            let exact = seen.filter(|seen| created.is_some_and(|created| *seen <= created.end_of_second()));
-            state.pending.service = exact.or(created.min_some(seen));
+            // Creation times are whole seconds.
+            let created = service.metadata.created.map(Moment::end_of_second).max(floor);
+            state.pending.service = created.min_some(state.pending.service);
         }
         let pending = std::mem::take(&mut state.pending);
         state.in_flight.absorb(pending);
@@ -89,6 +87,7 @@ impl TriggerTracker {
         let time = own.chain(state.in_flight.service).min();
         // A slice may change because endpoints elsewhere did: hints are shared out between slices.
         time.or_else(|| state.in_flight.pods.values().copied().min())
+            .map(|at| at.min(now))
     }
 
     /// The time of the oldest change in the sync under way, for objects that show all of them.
@@ -146,7 +145,7 @@ impl TriggerTracker {
     fn unseen(&self, service: &Service, change: &EndpointChange, now: Moment) -> Option<Moment> {
         match (change.kind, change.pod_time) {
             (ChangeKind::Removed, _) | (_, None) => Some(now),
-            (_, Some(at)) => Some(at)
+            (_, Some(_)) => Some(Began::of(change.pod_time, now).at)
                 .max(self.floor)
                 .max(service.metadata.created)
                 .map(|at| at.min(now)),

@@ -324,7 +324,7 @@ fn changes_are_dated_by_their_own_source_and_never_in_the_future() {
     let ready = pod_at(0, true, 100);
     assert_eq!(
         endpoint_change(Some(&ready), Some(&pod_at(0, false, 110)), at(111)),
-        Some(at(110))
+        Some(at(110).end_of_second())
     );
     assert_eq!(
         endpoint_change(Some(&ready), Some(&pod_at(0, false, 500)), at(111)),
@@ -362,6 +362,31 @@ fn changes_are_dated_by_their_own_source_and_never_in_the_future() {
     );
     let pending = pod_with(1, |p| p["status"]["podIPs"] = Value::Null);
     assert_eq!(endpoint_change(None, Some(&pending), at(5)), None);
+}
+
+proptest! {
+    /// A kubelet writes whole seconds, our agent microseconds; the watch delivers it a little later. What counts is
+    /// never before the change, never after its delivery, and off by no more than the time in between or a second.
+    #[test]
+    fn a_readiness_change_counts_from_the_latest_moment_that_its_source_allows(
+        truth in 200_000_000_i64..210_000_000, delay in 0_i64..3_000_000, agent: bool,
+    ) {
+        let (truth, seen) = (Moment(truth), Moment(truth + delay));
+        let after = pod_with(0, |p| {
+            set_ready(p, false);
+            p["metadata"]["resourceVersion"] = "9".into();
+            p["status"]["conditions"][0]["lastTransitionTime"] = truth.start_of_second().to_string().into();
+            if agent {
+                p["metadata"]["annotations"] = json!({ "pointsman.io/last-change-time": truth.to_string() });
+            }
+        });
+        let began = endpoint_change(Some(&pod_at(0, true, 100)), Some(&after), seen).expect("a change");
+        prop_assert!(truth <= began && began <= seen, "{truth} {began} {seen}");
+        prop_assert!(began.since(truth) < Duration::from_secs(1));
+        if agent && truth != truth.start_of_second() {
+            prop_assert_eq!(began, truth);
+        }
+    }
 }
 
 /// What the world does to the tracker.

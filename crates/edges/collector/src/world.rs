@@ -162,10 +162,18 @@ impl World {
         triggered: Option<Moment>,
         now: Moment,
     ) {
-        let api = pod
-            .as_ref()
-            .and_then(|pod| self.pods.get(&**pod))
-            .map(|entry| entry.seen);
+        let entry = pod.as_ref().and_then(|pod| self.pods.get(&**pod));
+        // A slice's trigger time is as good as what its controller had to make it from.
+        let source = match kind {
+            Kind::Ready | Kind::NotReady => {
+                let changed = entry.and_then(|entry| entry.info.changed);
+                changed.map_or(Dated::Exact, |at| Dated::of(Some(at)))
+            }
+            Kind::Terminating => Dated::Second,
+            Kind::Removed => Dated::Watch,
+            _ => Dated::Exact,
+        };
+        let api = entry.map(|entry| entry.seen);
         // A pod that changed before the trigger is not what caused it.
         let api = api.filter(|at| triggered.is_none_or(|trigger| *at >= trigger));
         self.fold.change(NewChange {
@@ -175,7 +183,7 @@ impl World {
             kind,
             pod: pod.map(|pod| pod.to_string()),
             triggered,
-            dated: Dated::of(triggered),
+            dated: Dated::of(triggered).max(source),
             api,
             written: now,
         });

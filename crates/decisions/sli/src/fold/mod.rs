@@ -190,6 +190,10 @@ impl Fold {
             .committed;
         let committed = report.progress.committed;
         for resource in Resource::ALL {
+            let first = &mut programmer.first[index(resource)];
+            if *first == 0 {
+                *first = committed.of(resource);
+            }
             // A mark that fell with a restart is no progress: who restarts again and again is stalled, too.
             if before.of(resource) < committed.of(resource) {
                 programmer.lacking[index(resource)] = None;
@@ -208,14 +212,15 @@ impl Fold {
         if before != committed {
             programmer.last_commit = Some(at);
         }
-        let (counted, done) = (self.counted, &mut self.done);
+        let (first, counted, done) = (programmer.first, self.counted, &mut self.done);
         for resource in Resource::ALL {
             let (marks, ring) = (&mut self.marks[index(resource)], &mut self.rings[index(resource)]);
             let (from, to) = (before.of(resource), committed.of(resource));
             marks.remove(from, was_overdue);
             marks.insert(to, overdue);
             if from < to {
-                ring.rise((id, at), (from, to), counted, |what, change| {
+                let first = first[index(resource)];
+                ring.rise((id, at, first), (from, to), counted, |what, change| {
                     done.push((what, change.clone()));
                 });
             } else if to < from {
@@ -369,11 +374,13 @@ impl Fold {
         self.counted += 1;
         let (committed, at) = (programmer.report.progress.committed, programmer.last_seen);
         programmer.last_commit = programmer.last_commit.or((highest(&committed) > 0).then_some(at));
-        let (counted, overdue, done) = (self.counted, programmer.overdue, &mut self.done);
+        let (first, overdue) = (programmer.first, programmer.overdue);
+        let (counted, done) = (self.counted, &mut self.done);
         for resource in Resource::ALL {
             let (marks, ring) = (&mut self.marks[index(resource)], &mut self.rings[index(resource)]);
             marks.insert(committed.of(resource), overdue);
-            ring.rise((id, at), (0, committed.of(resource)), counted, |what, change| {
+            let who = (id, at, first[index(resource)]);
+            ring.rise(who, (0, committed.of(resource)), counted, |what, change| {
                 done.push((what, change.clone()));
             });
             ring.restamp(counted, |what, change| done.push((what, change.clone())));

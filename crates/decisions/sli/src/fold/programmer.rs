@@ -64,6 +64,9 @@ pub struct Programmer {
     pub report: Report,
     /// When that line, or the programmer itself, came.
     pub last_seen: Moment,
+    /// The first mark of each collection that it ever reported; 0 before. What lies below was in the rules that it
+    /// began with, perhaps written by another program: nobody knows since when.
+    pub(super) first: [u64; 2],
     /// The last commit, by our clock.
     pub last_commit: Option<Moment>,
     /// How far its clock is ahead of ours, in microseconds.
@@ -89,6 +92,7 @@ impl Programmer {
             name: name.into(),
             report: Report::default(),
             last_seen: now,
+            first: [0; 2],
             last_commit: None,
             clock_ahead: 0,
             node: NodeState::default(),

@@ -137,7 +137,11 @@ impl Change {
             return;
         }
         self.of = counted;
-        let Some(latest) = self.latest else { return };
+        let Some(latest) = self.latest else {
+            // It was in every kernel before its programmer first said so: nobody can tell how long it took.
+            self.all = (self.reached >= counted).then_some(self.what.written);
+            return;
+        };
         let reached = |percent: usize| self.reached * 100 >= counted * percent;
         let (half, most, all) = (reached(50), reached(99), self.reached >= counted);
         self.half = self.half.or(half.then_some(latest));
@@ -240,17 +244,17 @@ impl Ring {
         true
     }
 
-    /// A programmer's mark rose at this moment: it now has what lies in between. `done` gets what most or all
-    /// have since then.
+    /// A programmer's mark rose at this moment: it now has what lies in between, and was seen to get what lies above
+    /// its first mark. `done` gets what most or all have since then.
     pub fn rise(
         &mut self,
-        (id, at): (ProgrammerId, Moment),
+        (id, at, first): (ProgrammerId, Moment, u64),
         (from, to): (u64, u64),
         counted: usize,
         mut done: impl FnMut(Milestone, &Change),
     ) {
-        let first = self.first_above(from).max(self.open_from);
-        for change in self.changes.range_mut(first..) {
+        let lowest = self.first_above(from).max(self.open_from);
+        for change in self.changes.range_mut(lowest..) {
             if change.what.revision > to {
                 break;
             }
@@ -258,10 +262,12 @@ impl Ring {
                 continue;
             }
             change.reached += 1;
-            change.earliest = Some(change.earliest.map_or(at, |earliest| earliest.min(at)));
-            change.latest = change.latest.max(Some(at));
-            if counted <= DETAILED {
-                change.commits.push((id, at));
+            if change.what.revision > first {
+                change.earliest = Some(change.earliest.map_or(at, |earliest| earliest.min(at)));
+                change.latest = change.latest.max(Some(at));
+                if counted <= DETAILED {
+                    change.commits.push((id, at));
+                }
             }
             change.stamp(counted, &mut done);
         }

@@ -43,9 +43,13 @@ fn slice(revision: u64, millis: i64) -> NewChange {
     }
 }
 
+/// Programmers that have written what there was before.
 fn fold_of(count: usize) -> (Fold, Vec<ProgrammerId>) {
     let mut fold = Fold::new(Limits::default());
-    let ids = (0..count).map(|n| fold.join(&format!("n{n}"), at(0))).collect();
+    let ids: Vec<_> = (0..count).map(|n| fold.join(&format!("n{n}"), at(0))).collect();
+    for id in &ids {
+        fold.report(*id, report(1, 0), at(0)).unwrap();
+    }
     (fold, ids)
 }
 
@@ -69,6 +73,34 @@ fn a_change_is_stamped_as_it_reaches_half_most_and_all() {
     let done: Vec<Milestone> = done.into_iter().map(|(what, _)| what).collect();
     assert_eq!(done, [Milestone::Most, Milestone::All]);
     assert_eq!(fold.lowest(Resource::Slices), Some(10));
+}
+
+#[test]
+fn a_programmer_answers_for_what_changed_after_its_first_mark() {
+    let mut fold = Fold::new(Limits::default());
+    let id = fold.join("n1", at(0));
+    fold.change(slice(10, 100));
+    // kube-proxy wrote the rules, and no collector could ask it. Then ours takes over: first it says that it is there.
+    fold.report(id, report(0, 148_000), at(148_000)).unwrap();
+    fold.report(id, report(10, 148_500), at(148_500)).unwrap();
+    assert_eq!(fold.open().count(), 0, "it has the change");
+    assert_eq!(fold.drain_done(), [], "and nobody knows since when");
+    fold.change(slice(11, 149_000));
+    fold.report(id, report(11, 149_002), at(149_002)).unwrap();
+    assert_eq!(newest(&fold).most, Some(at(149_002)));
+    // What changes while it starts again waits for it, however long.
+    let restarted = Report {
+        generation: 2,
+        ..report(0, 150_000)
+    };
+    fold.report(id, restarted, at(150_000)).unwrap();
+    fold.change(slice(12, 150_100));
+    let back = Report {
+        generation: 2,
+        ..report(12, 155_000)
+    };
+    fold.report(id, back, at(155_000)).unwrap();
+    assert_eq!(newest(&fold).most, Some(at(155_000)));
 }
 
 #[test]
@@ -251,7 +283,7 @@ fn one_that_talks_and_never_advances_is_stalled_also_if_it_restarts_again_and_ag
     for restarts in [false, true] {
         let (mut fold, ids) = fold_of(2);
         let line = |slices, second: i64| Report {
-            generation: if restarts { second } else { 1 },
+            generation: if restarts { second + 1 } else { 1 },
             ..report(slices, 0)
         };
         for second in 0..100 {
