@@ -33,7 +33,7 @@ pub enum SetId {
     Drops(Pool),
     /// Slot to endpoint.
     Backends(Pool),
-    /// Destinations with client affinity.
+    /// Destinations with client affinity, to the number of their Service port.
     Sticky(Pool),
     /// Slot to token, for destinations with client affinity.
     StickySlots(Pool),
@@ -41,8 +41,8 @@ pub enum SetId {
     StickyBackends(Pool),
     /// Destinations whose clients are forgotten after this many seconds.
     Timeout(Pool, u32),
-    /// Client to token, filled by packets.
-    Affinity(Pool),
+    /// Client and Service port to token, filled by packets.
+    Affinity,
 }
 
 /// The range printed in the declaration of slots; rules draw from smaller ones.
@@ -98,7 +98,7 @@ impl SetId {
             Self::StickySlots(pool) => pool.name("sticky-slots"),
             Self::StickyBackends(pool) => pool.name("sticky-backends"),
             Self::Timeout(pool, seconds) => pool.name(&timeout_suffix(seconds)),
-            Self::Affinity(pool) => pool.name("affinity"),
+            Self::Affinity => Name::fixed("affinity"),
         }
     }
 
@@ -135,8 +135,12 @@ impl SetId {
                 &[saddr, daddr],
                 "endpoints of this node that may reach themselves",
             ),
-            Self::Size(pool, _) | Self::Drops(pool) | Self::Sticky(pool) | Self::Timeout(pool, _) => {
+            Self::Size(pool, _) | Self::Drops(pool) | Self::Timeout(pool, _) => {
                 set(pool_key(pool, &destination), "")
+            }
+            Self::Sticky(pool) => {
+                let key = pool_key(pool, &destination);
+                Set::map(self.name(), key, &[Field::Priority], "to service port")
             }
             Self::Backends(pool) => {
                 let key = with(pool_key(pool, &destination), SLOTS);
@@ -150,17 +154,15 @@ impl SetId {
                 let key = with(pool_key(pool, &destination), Field::Priority);
                 Set::map(self.name(), &key, &[daddr, Field::ThDport], "token to endpoint")
             }
-            Self::Affinity(pool) => {
-                let mut key = vec![saddr];
-                key.extend(pool_key(pool, &destination));
+            Self::Affinity => {
                 let day_ms = 86_400_000;
                 Set::dynamic_map(
                     self.name(),
-                    &key,
+                    &[saddr, Field::Priority],
                     &[Field::Priority],
                     affinity_size,
                     day_ms,
-                    "client to token",
+                    "client and service port to token",
                 )
             }
         }

@@ -16,6 +16,8 @@ use crate::slots::Slots;
 /// The slots of a port's two lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PortSlots<A> {
+    /// What clients of all the port's destinations are remembered under; zero if they are not.
+    pub number: u16,
     /// Of the set for the `Cluster` policy.
     pub cluster: Slots<A>,
     /// Of the set for the `Local` policy.
@@ -25,9 +27,32 @@ pub(crate) struct PortSlots<A> {
 impl<A: Address> PortSlots<A> {
     /// The slots of a port that never had other endpoints.
     pub fn fresh(port: &PortView<'_, A>) -> Self {
+        let cluster = Slots::fresh(port.selection().cluster(), &Slots::NONE);
+        let local = Slots::fresh(port.selection().local(), &cluster);
+        let number = match port.affinity() {
+            Some(_) => usual_number(port),
+            None => 0,
+        };
         Self {
-            cluster: Slots::fresh(port.selection().cluster()),
-            local: Slots::fresh(port.selection().local()),
+            number,
+            cluster,
+            local,
+        }
+    }
+
+    /// The slots after the port's endpoints changed.
+    pub fn change(&self, port: &PortView<'_, A>) -> Self {
+        let cluster = self.cluster.change(port.selection().cluster(), &self.local);
+        let local = self.local.change(port.selection().local(), &cluster);
+        let number = match port.affinity() {
+            Some(_) if self.number == 0 => usual_number(port),
+            Some(_) => self.number,
+            None => 0,
+        };
+        Self {
+            number,
+            cluster,
+            local,
         }
     }
 
@@ -39,14 +64,38 @@ impl<A: Address> PortSlots<A> {
     }
 }
 
+/// How clients of a Service port are remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Remembered {
+    pub seconds: u32,
+    /// Never zero.
+    pub number: u16,
+}
+
+impl Remembered {
+    /// What an endpoint of this port is remembered as. An endpoint beyond the last token is not used.
+    fn token(self, token: u32) -> Option<u32> {
+        Some(u32::from(self.number) << 16 | u32::from(u16::try_from(token).ok()?))
+    }
+}
+
+/// The number that a port has unless another one has it: FNV-1a of its name, folded.
+fn usual_number<A: Address>(port: &PortView<'_, A>) -> u16 {
+    let name = format!("{}/{}", port.name(), port.port.protocol);
+    let hash = name.bytes().fold(0x811c_9dc5u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    ((hash >> 16 ^ hash) as u16).max(1)
+}
+
 /// One list that one destination draws from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ListOf<'a, A> {
     pub pool: Pool,
     pub key: Key<A>,
     pub slots: &'a Slots<A>,
-    /// The timeout, if clients are remembered.
-    pub affinity_seconds: Option<u32>,
+    /// For how long and under which name clients are remembered, if they are.
+    pub affinity: Option<Remembered>,
     /// Endpoints exist, but none the policy allows.
     pub drops: bool,
 }
@@ -188,12 +237,17 @@ impl<'a, A: Address> Shape<'a, A> {
         slots: &'a PortSlots<A>,
         policy: TrafficPolicy,
     ) {
+        let number = slots.number;
+        let affinity = port.affinity().filter(|_| number != 0);
         let slots = slots.under(policy);
         self.lists.push(ListOf {
             pool,
             key,
             slots,
-            affinity_seconds: port.affinity().map(|affinity| affinity.timeout_seconds.get()),
+            affinity: affinity.map(|affinity| Remembered {
+                seconds: affinity.timeout_seconds.get(),
+                number,
+            }),
             drops: slots.len() == 0 && port.selection().has_any,
         });
     }
@@ -204,13 +258,17 @@ impl<A: Address> ListOf<'_, A> {
     pub fn head(&self) -> impl Iterator<Item = (SetId, Element)> {
         let member = |set: Option<SetId>| set.map(|set| (set, Element::new(self.key.value())));
         let class = Class::of(self.slots.len());
-        let sticky = self.affinity_seconds.map(|_| SetId::Sticky(self.pool));
+        let sticky = self.affinity.map(|affinity| {
+            let number = Value::host_u32(u32::from(affinity.number) << 16);
+            let element = Element::mapping(self.key.value(), number);
+            (SetId::Sticky(self.pool), element)
+        });
         let timeout = self
-            .affinity_seconds
-            .map(|seconds| SetId::Timeout(self.pool, seconds));
+            .affinity
+            .map(|affinity| SetId::Timeout(self.pool, affinity.seconds));
         member(class.map(|class| SetId::Size(self.pool, class)))
             .into_iter()
-            .chain(member(sticky))
+            .chain(sticky)
             .chain(member(timeout))
             .chain(member(self.drops.then_some(SetId::Drops(self.pool))))
     }
@@ -218,25 +276,23 @@ impl<A: Address> ListOf<'_, A> {
     /// The elements of one slot.
     pub fn slot(&self, index: usize) -> impl Iterator<Item = (SetId, Element)> + use<A> {
         let Self {
-            pool,
-            key,
-            affinity_seconds,
-            ..
+            pool, key, affinity, ..
         } = *self;
         let number = index as u32;
         let slot = self.slots.0.get(index).copied();
-        let elements = slot.map(|slot| {
+        let elements = slot.and_then(|slot| {
             let backend = key::backend(&slot.backend);
-            if affinity_seconds.is_none() {
+            let Some(affinity) = affinity else {
                 let plain = Element::mapping(key.with_number(number), backend);
-                return [Some((SetId::Backends(pool), plain)), None];
-            }
-            let to_token = Element::mapping(key.with_number(number), Value::host_u32(slot.token));
-            let to_backend = Element::mapping(key.with_number(slot.token), backend);
-            [
+                return Some([Some((SetId::Backends(pool), plain)), None]);
+            };
+            let token = affinity.token(slot.token)?;
+            let to_token = Element::mapping(key.with_number(number), Value::host_u32(token));
+            let to_backend = Element::mapping(key.with_number(token), backend);
+            Some([
                 Some((SetId::StickySlots(pool), to_token)),
                 Some((SetId::StickyBackends(pool), to_backend)),
-            ]
+            ])
         });
         elements.into_iter().flatten().flatten()
     }

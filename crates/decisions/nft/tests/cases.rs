@@ -124,6 +124,40 @@ fn a_client_stays_with_its_endpoint_until_it_is_away_for_the_timeout() {
 }
 
 #[test]
+fn a_client_keeps_its_endpoint_through_whichever_destination_of_a_port_and_not_of_another() {
+    let cluster = Cluster::parse(
+        "node n1 ip=192.168.0.2 pods=10.0.0.0/8
+         service default/web:a 172.30.0.1:80 affinity=10 nodeport=30080 lb=203.0.113.8 policy=Local
+         service default/web:b 172.30.0.1:81 nodeport=30081
+         endpoint default/web:a 10.0.1.1:80 node=n1
+         endpoint default/web:a 10.0.1.2:80 node=n2
+         endpoint default/web:a 10.0.1.3:80 node=n1
+         endpoint default/web:b 10.0.1.1:81 node=n1
+         endpoint default/web:b 10.0.1.3:81 node=n1",
+    );
+    let programmed = program(cluster.index(), cluster.settings(), cluster.host());
+    let mut client = Client {
+        programmed: &programmed,
+        memory: Memory::default(),
+        packet: parse_packet("198.51.100.9 -> 172.30.0.1:80"),
+    };
+    let mut connect = |to: &str, draw| {
+        client.packet = parse_packet(&format!("198.51.100.9 -> {to}"));
+        client.connect(draw, 0)
+    };
+    assert_eq!(connect("172.30.0.1:80", 2), "10.0.1.3:80");
+    assert_eq!(connect("192.168.0.2:30080", 0), "10.0.1.3:80");
+    assert_eq!(connect("203.0.113.8:80", 0), "10.0.1.3:80");
+    assert_eq!(
+        connect("172.30.0.1:81", 0),
+        "10.0.1.1:81",
+        "another port has its own"
+    );
+    assert_eq!(connect("192.168.0.2:30081", 1), "10.0.1.1:81");
+    assert_eq!(connect("172.30.0.1:80", 0), "10.0.1.3:80");
+}
+
+#[test]
 fn a_client_of_an_endpoint_that_left_gets_another_at_once_and_others_keep_theirs() {
     let cluster = Cluster::parse(STICKY);
     let mut index = cluster.index::<Ipv4Addr>();

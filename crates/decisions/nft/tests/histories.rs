@@ -149,7 +149,7 @@ fn normalise(table: &KernelTable) -> BTreeMap<Name, BTreeSet<(Value, String)>> {
     let mut sets = BTreeMap::new();
     let hidden: Vec<Name> = Pool::ALL
         .into_iter()
-        .map(|pool| SetId::StickyBackends(pool).name())
+        .flat_map(|pool| [SetId::StickyBackends(pool).name(), SetId::Sticky(pool).name()])
         .collect();
     for (name, content) in &table.sets {
         let elements = content.elements.values().map(|element| (element.key, element));

@@ -13,7 +13,7 @@ use pointsman_iptables::{ChainName, Table, render};
 use pointsman_model::Address;
 use pointsman_netlink::nft::{Element, Name, Op, Set, Value};
 use pointsman_netlink_io::{Buffers, Client, RequestError};
-use pointsman_nft::{Planner, Pool, SetId, TABLE, TableSettings, describe, family};
+use pointsman_nft::{Planner, SetId, TABLE, TableSettings, describe, family};
 
 use crate::commits::unreadable;
 use crate::iptables::{Iptables, Variant};
@@ -131,9 +131,9 @@ fn nftables<A: Address>(
         .iter()
         .map(|(set, element)| normal(set, element))
         .collect();
-    let affinity = Pool::ALL.map(|pool| SetId::Affinity(pool).name());
+    let affinity = SetId::Affinity.name();
     let mut found = BTreeSet::new();
-    for set in sets.iter().filter(|set| !affinity.contains(&set.name)) {
+    for set in sets.iter().filter(|set| set.name != affinity) {
         let elements = client.elements(family, &TABLE, &set.name).map_err(unreadable)?;
         let mine = elements
             .iter()

@@ -12,7 +12,7 @@ use pointsman_dataplane::{Batch, Change, Effort, Look, ProgramError, Programmer,
 use pointsman_model::Address;
 use pointsman_netlink::nft::{Generation, Name, Op, Transaction};
 use pointsman_netlink_io::{Buffers, Client, CommitError};
-use pointsman_nft::{Inventory, Planner, Pool, Records, SetId, TABLE, TableSettings, family};
+use pointsman_nft::{Inventory, Planner, Records, SetId, TABLE, TableSettings, family};
 
 use crate::clean_up::{Holders, clean_up_iptables};
 use crate::commits::{Commits, Drift, NF_TABLES, unreadable};
@@ -213,9 +213,9 @@ impl<A: Address> NftablesBackend<A> {
         let rules = self.kernel.rules(family, &TABLE).map_err(unreadable)?;
         let mut inventory = Inventory::new(chains, rules);
         // Packets fill these, and nobody compares them.
-        let affinity = Pool::ALL.map(|pool| SetId::Affinity(pool).name());
+        let affinity = SetId::Affinity.name();
         for set in self.kernel.sets(family, &TABLE).map_err(unreadable)? {
-            let records = if affinity.contains(&set.name) {
+            let records = if set.name == affinity {
                 Records::new(&set)
             } else {
                 self.kernel.records(family, &TABLE, &set).map_err(unreadable)?

@@ -70,10 +70,11 @@ pub enum Answer {
 }
 
 /// Whether a client may be sent to another endpoint each time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Choice {
     Random,
-    Sticky,
+    /// Never, whichever destination of the Service it asks; who has answered whom.
+    Sticky(BTreeMap<IpAddr, SocketAddr>),
 }
 
 #[derive(Debug)]
@@ -129,8 +130,8 @@ impl Lab {
     /// wrong. Flows whose source or protocol does not exist here are left out.
     pub fn check<A: Family>(&self, case: &Case<'_>, mode: Mode) -> Vec<String> {
         let mut failures = Vec::new();
-        let choice = if case.cluster.contains("affinity=") {
-            Choice::Sticky
+        let mut choice = if case.cluster.contains("affinity=") {
+            Choice::Sticky(BTreeMap::new())
         } else {
             Choice::Random
         };
@@ -139,7 +140,7 @@ impl Lab {
             let (packet, fate) = (parse_packet::<A>(packet), parse_fate::<A>(fate));
             let possible = packet.interface.is_none() && packet.protocol != Protocol::Sctp;
             if possible && self.space_of(packet.source.widen()).is_some() {
-                let failure = self.check_flow(&packet, &fate, choice).err();
+                let failure = self.check_flow(&packet, &fate, &mut choice).err();
                 failures.extend(failure.map(|failure| format!("  {}: {packet}: {failure}", case.name)));
             }
         }
@@ -150,7 +151,7 @@ impl Lab {
         &self,
         packet: &Packet<A>,
         fate: &Fate<A>,
-        choice: Choice,
+        choice: &mut Choice,
     ) -> Result<(), String> {
         let (from, to) = (
             packet.source.widen(),
@@ -175,7 +176,7 @@ impl Lab {
         &self,
         from: IpAddr,
         backends: &BTreeMap<Backend<A>, SeenAs>,
-        choice: Choice,
+        choice: &mut Choice,
         ask: impl Fn() -> Answer,
     ) -> Result<(), String> {
         let expected: BTreeMap<SocketAddr, SeenAs> = backends
@@ -202,7 +203,9 @@ impl Lab {
                     return Err(format!("{by} saw {seen}"));
                 }
             }
-            if choice == Choice::Sticky && missing.len() < expected.len() && missing.contains(&by) {
+            if let Choice::Sticky(held) = choice
+                && *held.entry(from).or_insert(by) != by
+            {
                 return Err(format!(
                     "{by} answered although the client belonged to another endpoint"
                 ));
@@ -213,7 +216,7 @@ impl Lab {
             }
         }
         match choice {
-            Choice::Sticky => Ok(()),
+            Choice::Sticky(_) => Ok(()),
             Choice::Random => Err(format!("{missing:?} never answered")),
         }
     }

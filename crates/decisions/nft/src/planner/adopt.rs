@@ -12,7 +12,7 @@ use pointsman_dataplane::ServiceState;
 use pointsman_model::{Address, ServiceName};
 use pointsman_netlink::nft::{Data, Element, Name, Op, Rule, Transaction};
 
-use super::{Counts, Planner, PortSlots, Step, fresh};
+use super::{Counts, Planner, PortSlots, Step, free_number, fresh};
 use crate::inventory::{Inventory, Records};
 use crate::key;
 use crate::pool::Pool;
@@ -85,6 +85,7 @@ impl<A: Address> Planner<A> {
             cluster_ips: Counts::default(),
             hairpins: Counts::default(),
             timeouts: BTreeMap::new(),
+            numbers: BTreeMap::new(),
         }
     }
 
@@ -259,18 +260,26 @@ impl<A: Address> Planner<A> {
                 .iter()
                 .find(|list| std::ptr::eq(list.slots, &one[0].cluster));
             let local = shape.iter().find(|list| std::ptr::eq(list.slots, &one[0].local));
-            let adopt = |list: Option<&ListOf<'_, A>>, fresh: &Slots<A>| match list {
-                Some(list) => {
-                    let places = read_list(list, kernel);
-                    Slots::adopt(fresh.0.iter().map(|slot| slot.backend), &places)
-                }
-                None => fresh.clone(),
+            let adopt = |list: Option<&ListOf<'_, A>>, fresh: &Slots<A>, other: &Slots<A>| {
+                let places = list.map(|list| read_list(list, kernel)).unwrap_or_default();
+                Slots::adopt(fresh.0.iter().map(|slot| slot.backend), &places, other)
             };
-            let adopted = PortSlots {
-                cluster: adopt(cluster, &one[0].cluster),
-                local: adopt(local, &one[0].local),
+            let cluster = adopt(cluster, &one[0].cluster, &Slots::NONE);
+            let local = adopt(local, &one[0].local, &cluster);
+            let used = |number: &u16| self.numbers.contains_key(number);
+            let number = match (
+                slots.number,
+                shape.first().and_then(|list| read_number(list, kernel)),
+            ) {
+                (0, _) => 0,
+                (_, Some(found)) if !used(&found) => found,
+                (usual, _) => free_number(usual, used),
             };
-            *slots = adopted;
+            *slots = PortSlots {
+                number,
+                cluster,
+                local,
+            };
         }
         found
     }
@@ -284,8 +293,9 @@ impl<A: Address> Planner<A> {
             self.hairpins.step(&base, *address, Step::Add);
         }
         for list in &shape.lists {
-            if let Some(seconds) = list.affinity_seconds {
-                *self.timeouts.entry((list.pool, seconds)).or_insert(0) += 1;
+            if let Some(affinity) = list.affinity {
+                *self.timeouts.entry((list.pool, affinity.seconds)).or_insert(0) += 1;
+                *self.numbers.entry(affinity.number).or_insert(0) += 1;
             }
         }
         let lists = shape.lists.iter().flat_map(ListOf::elements);
@@ -329,11 +339,21 @@ impl<A: Address> Desired<A> {
     }
 }
 
-/// Endpoints with the slots and tokens they have in the table.
+/// The number that the table has for the list's port.
+fn read_number<A: Address>(list: &ListOf<'_, A>, kernel: &Inventory) -> Option<u16> {
+    let (_, sticky) = kernel.sets.get(&SetId::Sticky(list.pool).name())?;
+    let Data::Value(value) = sticky.data_of(&list.key.value())? else {
+        return None;
+    };
+    let number = u32::from_ne_bytes(*value.as_bytes().first_chunk::<4>()?);
+    u16::try_from(number >> 16).ok().filter(|number| *number != 0)
+}
+
+/// Endpoints with the slots they have in the table, and the tokens where clients are remembered.
 fn read_list<A: Address>(
     list: &ListOf<'_, A>,
     kernel: &Inventory,
-) -> HashMap<pointsman_model::Backend<A>, (u32, u32)> {
+) -> HashMap<pointsman_model::Backend<A>, (u32, Option<u32>)> {
     let records = |set: SetId| kernel.sets.get(&set.name()).map(|(_, records)| records);
     let (plain, tokens, backends) = (
         records(SetId::Backends(list.pool)),
@@ -344,9 +364,8 @@ fn read_list<A: Address>(
         |set: Option<&Records>, number: u32| set.and_then(|set| set.data_of(&list.key.with_number(number)));
     let mut places = HashMap::new();
     for slot in 0..list.slots.len() as u32 {
-        let (token, data) = if list.affinity_seconds.is_none() {
-            // Any token will do, as nothing refers to it.
-            (slot + 1, value_of(plain, slot))
+        let (token, data) = if list.affinity.is_none() {
+            (None, value_of(plain, slot))
         } else {
             let Some(Data::Value(token)) = value_of(tokens, slot) else {
                 continue;
@@ -355,7 +374,7 @@ fn read_list<A: Address>(
                 continue;
             };
             let token = u32::from_ne_bytes(*token);
-            (token, value_of(backends, token))
+            (Some(token & 0xffff), value_of(backends, token))
         };
         if let Some(backend) = data.as_ref().and_then(backend_of) {
             places.insert(backend, (slot, token));

@@ -11,7 +11,7 @@ mod adopt;
 mod counts;
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use pointsman_dataplane::{Change, PortView, ServiceState};
@@ -25,7 +25,7 @@ use crate::key;
 use crate::pool::Pool;
 use crate::ruleset::{Ruleset, TABLE, TableSettings, family, timeout_rule, touch};
 use crate::set_id::{SetId, timeout_name};
-use crate::shape::{ListOf, PortSlots, Shape};
+use crate::shape::{ListOf, PortSlots, Remembered, Shape};
 
 /// Timeouts that no Service uses any more are removed once there are more than this many.
 const IDLE_TIMEOUTS: usize = 16;
@@ -45,6 +45,8 @@ pub struct Planner<A> {
     hairpins: Counts<A>,
     /// Destinations for each timeout. A timeout without any still has its set and rule in the table.
     timeouts: BTreeMap<(Pool, u32), u32>,
+    /// Destinations for each number of a Service port with affinity.
+    numbers: BTreeMap<u16, u32>,
 }
 
 /// A transaction, and what to tell the planner once the kernel has it.
@@ -64,6 +66,7 @@ pub struct Update<A> {
     cluster_ips: Counts<A>,
     hairpins: Counts<A>,
     timeouts: BTreeMap<(Pool, u32), Option<u32>>,
+    numbers: BTreeMap<u16, u32>,
 }
 
 impl<A: Address> Planner<A> {
@@ -76,6 +79,7 @@ impl<A: Address> Planner<A> {
             cluster_ips: Counts::default(),
             hairpins: Counts::default(),
             timeouts: BTreeMap::new(),
+            numbers: BTreeMap::new(),
         }
     }
 
@@ -117,6 +121,8 @@ impl<A: Address> Planner<A> {
                 None => self.timeouts.remove(&timeout),
             };
         }
+        self.numbers.extend(update.numbers);
+        self.numbers.retain(|_, uses| *uses > 0);
     }
 
     fn slots_of(&self, name: &ServiceName, state: &ServiceState<A>) -> Cow<'_, [PortSlots<A>]> {
@@ -144,6 +150,7 @@ impl<'a, A: Address> Plan<'a, A> {
                 cluster_ips: Counts::default(),
                 hairpins: Counts::default(),
                 timeouts: BTreeMap::new(),
+                numbers: BTreeMap::new(),
             },
         }
     }
@@ -154,10 +161,12 @@ impl<'a, A: Address> Plan<'a, A> {
             .before
             .as_deref()
             .map(|state| (state, self.planner.slots_of(&change.name, state)));
-        let after = change
-            .after
-            .as_deref()
-            .map(|state| (state, evolve(before.as_ref(), state)));
+        let after = change.after.as_deref().map(|state| {
+            (
+                state,
+                self.numbered(before.as_ref(), evolve(before.as_ref(), state)),
+            )
+        });
         let before_shape = before
             .as_ref()
             .map(|(state, slots)| Shape::new(state, slots, node_ip));
@@ -170,6 +179,28 @@ impl<'a, A: Address> Plan<'a, A> {
         if order.is_some() || self.planner.orders.contains_key(&change.name) {
             self.update.orders.push((change.name.clone(), order));
         }
+    }
+
+    /// Gives ports that begin to remember clients a number of their own.
+    fn numbered(&self, before: Option<&Placed<'_, A>>, mut slots: Vec<PortSlots<A>>) -> Vec<PortSlots<A>> {
+        let before = before.iter().flat_map(|(_, slots)| slots.iter());
+        let known: BTreeSet<u16> = before.map(|port| port.number).collect();
+        let mut given = BTreeSet::new();
+        for port in slots.iter_mut().filter(|port| port.number != 0) {
+            if !(known.contains(&port.number) && given.insert(port.number)) {
+                let uses = |number: &u16| {
+                    self.update
+                        .numbers
+                        .get(number)
+                        .or(self.planner.numbers.get(number))
+                };
+                port.number = free_number(port.number, |number| {
+                    uses(number).is_some_and(|uses| *uses > 0) || given.contains(number)
+                });
+                given.insert(port.number);
+            }
+        }
+        slots
     }
 
     fn diff(&mut self, before: Option<&Shape<'_, A>>, after: Option<&Shape<'_, A>>) {
@@ -213,7 +244,7 @@ impl<'a, A: Address> Plan<'a, A> {
         for (set, element) in new.head() {
             self.delta.add(set, element);
         }
-        let same_kind = old.affinity_seconds.is_some() == new.affinity_seconds.is_some();
+        let same_kind = old.affinity.is_some() == new.affinity.is_some();
         for index in 0..old.slots.len().max(new.slots.len()) {
             if same_kind && old.slots.0.get(index) == new.slots.0.get(index) {
                 continue;
@@ -231,6 +262,7 @@ impl<'a, A: Address> Plan<'a, A> {
             cluster_ips,
             hairpins,
             timeouts,
+            numbers,
             ..
         } = &mut self.update;
         if let Some(address) = shape.cluster_ip {
@@ -240,9 +272,12 @@ impl<'a, A: Address> Plan<'a, A> {
             hairpins.step(&self.planner.hairpins, *address, by);
         }
         for list in &shape.lists {
-            let Some(seconds) = list.affinity_seconds else {
+            let Some(Remembered { seconds, number }) = list.affinity else {
                 continue;
             };
+            let known = self.planner.numbers.get(&number).copied().unwrap_or(0);
+            let uses = numbers.entry(number).or_insert(known);
+            *uses = by.from(*uses);
             let known = self.planner.timeouts.get(&(list.pool, seconds)).copied();
             let uses = timeouts.entry((list.pool, seconds)).or_insert(known);
             let count = uses.unwrap_or(0);
@@ -334,6 +369,12 @@ impl<'a, A: Address> Plan<'a, A> {
     }
 }
 
+/// The first number from this one on that is not taken; zero, for no affinity, if all are.
+fn free_number(usual: u16, taken: impl Fn(&u16) -> bool) -> u16 {
+    let following = (usual..=u16::MAX).chain(1..usual);
+    following.into_iter().find(|number| !taken(number)).unwrap_or(0)
+}
+
 /// The slots of a Service that never had other endpoints.
 fn fresh<A: Address>(state: &ServiceState<A>) -> Vec<PortSlots<A>> {
     state.ports().map(|port| PortSlots::fresh(&port)).collect()
@@ -356,10 +397,7 @@ fn evolve<A: Address>(before: Option<&Placed<'_, A>>, after: &ServiceState<A>) -
     after
         .ports()
         .map(|port| match known(&port) {
-            Some(slots) => PortSlots {
-                cluster: slots.cluster.change(port.selection().cluster()),
-                local: slots.local.change(port.selection().local()),
-            },
+            Some(slots) => slots.change(&port),
             None => PortSlots::fresh(&port),
         })
         .collect()

@@ -1,7 +1,7 @@
 //! How is one of a pool's endpoints chosen, and how is the choice remembered?
 
 use pointsman_model::Address;
-use pointsman_netlink::nft::{DynsetOp, Name, Rule, Verdict};
+use pointsman_netlink::nft::{Name, Rule, Verdict};
 
 use super::program::Program;
 use super::{Chains, REFUSE};
@@ -39,7 +39,7 @@ fn connect(pool: Pool) -> Name {
 pub(crate) fn timeout_rule<A: Address>(pool: Pool, seconds: u32) -> Rule {
     let program = Program::<A>::new()
         .key_in(pool, SetId::Timeout(pool, seconds))
-        .remember(pool, DynsetOp::Update, Some(seconds));
+        .remember(seconds);
     Rule::new(touch(pool), program.finish())
 }
 
@@ -47,7 +47,7 @@ pub(super) fn chains<A: Address>(chains: &mut Chains<A>, pool: Pool) {
     let rule = Program::<A>::new;
     chains.chain(
         pick(pool),
-        [rule().key_in(pool, SetId::Sticky(pool)).goto(sticky(pool))]
+        [rule().set_service_port(pool).goto(sticky(pool))]
             .into_iter()
             .chain(by_class(pool, plain))
             .chain([rule().goto(again(pool))]),
@@ -59,17 +59,16 @@ pub(super) fn chains<A: Address>(chains: &mut Chains<A>, pool: Pool) {
         sticky_again(pool),
         by_class(pool, remembered).chain(nothing(pool)),
     );
-    // The token of the remembered endpoint travels in the packet's priority, the only scratch space that
-    // means nothing to routing and filters; it is cleared first, for the sender may have set it.
+    // The number of the Service port and the token of the remembered endpoint travel in the two halves of the
+    // packet's priority, the only scratch space that means nothing to routing and filters.
     chains.chain(
         sticky(pool),
         [
-            rule().clear_token(),
-            rule().by_client(pool, SetId::Affinity(pool)).set_token(),
-            rule().has_token().jump(touch(pool)),
+            rule().by_client().set_priority().jump(touch(pool)),
             rule().by_token(pool, SetId::StickyBackends(pool)).dnat(),
             // Not remembered, or the endpoint is gone. An update would keep the old token.
-            rule().remember(pool, DynsetOp::Delete, None),
+            rule().set_service_port(pool),
+            rule().forget(),
         ]
         .into_iter()
         .chain(by_class(pool, remembered))
@@ -90,7 +89,7 @@ pub(super) fn chains<A: Address>(chains: &mut Chains<A>, pool: Pool) {
         });
         class_chains(chains, pool, class, remembered(pool, class), &|range| {
             let drawn = Program::new().draw(pool, range, SetId::StickySlots(pool));
-            drawn.set_token().goto(connect(pool))
+            drawn.set_priority().goto(connect(pool))
         });
     }
 }

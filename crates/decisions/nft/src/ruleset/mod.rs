@@ -79,7 +79,7 @@ impl Ruleset {
             balance::chains(&mut chains, pool);
         }
         let mut sets = SetId::fixed();
-        sets.extend(Pool::ALL.map(SetId::Affinity));
+        sets.push(SetId::Affinity);
         let addresses = match &settings.shared.node_ports {
             NodePortAddresses::All => Vec::new(),
             NodePortAddresses::Only(addresses) => program::address_elements(addresses),

@@ -259,10 +259,17 @@ impl<A: Address> Program<A> {
         self.with(exprs).with([token, load_from(map)])
     }
 
-    /// `saddr . daddr . l4proto . dport map @map`, the data in the first registers.
-    pub fn by_client(self, pool: Pool, map: SetId) -> Self {
-        let (exprs, _) = client::<A>(pool);
-        self.with(exprs).with([load_from(map)])
+    /// `saddr . meta priority map @affinity`, the token in the first register.
+    pub fn by_client(self) -> Self {
+        self.with(client::<A>()).with([load_from(SetId::Affinity)])
+    }
+
+    /// `meta priority set daddr . l4proto . dport map @sticky`; ends the rule where clients are not remembered.
+    pub fn set_service_port(self, pool: Pool) -> Self {
+        let (exprs, _) = destination::<A>(pool, 0);
+        self.with(exprs)
+            .with([load_from(SetId::Sticky(pool))])
+            .set_priority()
     }
 
     /// `dnat to` the address and port in the first registers.
@@ -277,50 +284,44 @@ impl<A: Address> Program<A> {
     }
 
     /// `meta priority set` the first register.
-    pub fn set_token(self) -> Self {
+    pub fn set_priority(self) -> Self {
         self.with([Expr::MetaSet {
             sreg: r(0),
             key: MetaKey::Priority,
         }])
     }
 
-    /// `meta priority set none`
-    pub fn clear_token(self) -> Self {
-        self.with([Expr::Load {
-            dreg: r(0),
-            value: Value::host_u32(0),
-        }])
-        .set_token()
+    /// `update @affinity { saddr . meta priority & ffff:0 timeout … : meta priority }`
+    pub fn remember(self, timeout_seconds: u32) -> Self {
+        let number = r(words::<A>());
+        self.with(client::<A>())
+            .with([Expr::Bitwise {
+                sreg: number,
+                dreg: number,
+                mask: Value::host_u32(0xffff_0000),
+                xor: Value::host_u32(0),
+            }])
+            .change_affinity(DynsetOp::Update, Some(timeout_seconds))
     }
 
-    /// `meta priority != none`
-    pub fn has_token(self) -> Self {
+    /// `delete @affinity { saddr . meta priority : meta priority }`
+    pub fn forget(self) -> Self {
+        self.with(client::<A>()).change_affinity(DynsetOp::Delete, None)
+    }
+
+    /// Changes the element whose key is in the first registers.
+    fn change_affinity(self, op: DynsetOp, timeout_seconds: Option<u32>) -> Self {
+        let data = r(words::<A>() + 1);
         self.with([
             Expr::Meta {
-                dreg: r(0),
-                key: MetaKey::Priority,
-            },
-            Expr::Cmp {
-                sreg: r(0),
-                op: CmpOp::Neq,
-                value: Value::host_u32(0),
-            },
-        ])
-    }
-
-    /// `update @affinity { saddr . daddr . l4proto . dport timeout … : meta priority }`, or `delete`.
-    pub fn remember(self, pool: Pool, op: DynsetOp, timeout_seconds: Option<u32>) -> Self {
-        let (exprs, next) = client::<A>(pool);
-        self.with(exprs).with([
-            Expr::Meta {
-                dreg: r(next),
+                dreg: data,
                 key: MetaKey::Priority,
             },
             Expr::Dynset {
-                set: SetId::Affinity(pool).name(),
+                set: SetId::Affinity.name(),
                 op,
                 key: r(0),
-                data: Some(r(next)),
+                data: Some(data),
                 timeout_ms: timeout_seconds.map(|seconds| u64::from(seconds) * 1000),
             },
         ])
@@ -405,12 +406,13 @@ fn destination<A: Address>(pool: Pool, first: u8) -> (Vec<Expr>, u8) {
     (exprs, next + 2)
 }
 
-/// Loads a client and a destination from the first register on; returns the next free one.
-fn client<A: Address>(pool: Pool) -> (Vec<Expr>, u8) {
-    let (more, next) = destination::<A>(pool, words::<A>());
-    let mut exprs = vec![address::<A>(Side::Source, 0)];
-    exprs.extend(more);
-    (exprs, next)
+/// Loads a client and the number of a Service port.
+fn client<A: Address>() -> [Expr; 2] {
+    let service_port = Expr::Meta {
+        dreg: r(words::<A>()),
+        key: MetaKey::Priority,
+    };
+    [address::<A>(Side::Source, 0), service_port]
 }
 
 fn load_from(map: SetId) -> Expr {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use pointsman_dataplane::{Index, Scope, ServiceState};
 use pointsman_netlink::nft::{Element, Op, Transaction};
 use pointsman_netlink_io::{Buffers, Client};
-use pointsman_nft::{Inventory, KernelTable, Planner, Pool, Records, SetId, TABLE, TableSettings, family};
+use pointsman_nft::{Inventory, KernelTable, Planner, Records, SetId, TABLE, TableSettings, family};
 use pointsman_testkit::cluster::Family;
 
 /// Reads the table from the kernel of the calling thread's namespace.
@@ -44,10 +44,10 @@ pub fn read_inventory<A: Family>(client: &mut Client) -> Inventory {
     let chains = client.chains(family, &TABLE).unwrap();
     let rules = client.rules(family, &TABLE).unwrap();
     let mut inventory = Inventory::new(chains, rules.into_iter().map(|(rule, _)| rule));
-    let affinity = Pool::ALL.map(|pool| SetId::Affinity(pool).name());
+    let affinity = SetId::Affinity.name();
     for set in client.sets(family, &TABLE).unwrap() {
         let empty = || Records::new(&set);
-        let records = if affinity.contains(&set.name) {
+        let records = if set.name == affinity {
             empty()
         } else {
             let at = (family, &TABLE, &set.name);
@@ -125,13 +125,8 @@ impl<A: Family> Proxy<A> {
 
     /// The kernel's elements are the model's, in every set that packets do not fill.
     pub fn check_elements(&mut self) {
-        let affinity = Pool::ALL.map(|pool| SetId::Affinity(pool).name());
-        for (name, content) in self
-            .model
-            .sets
-            .iter()
-            .filter(|(name, _)| !affinity.contains(name))
-        {
+        let affinity = SetId::Affinity.name();
+        for (name, content) in self.model.sets.iter().filter(|(name, _)| **name != affinity) {
             let mut elements = self.client.elements(family::<A>(), &TABLE, name).unwrap();
             elements.retain(|element| !is_implicit(element));
             elements.sort();
@@ -144,11 +139,9 @@ impl<A: Family> Proxy<A> {
     /// The kernel holds what the model holds: the same chains, rules, sets and elements.
     pub fn check(&mut self) {
         let mut kernel = read_table::<A>(&mut self.client);
-        for pool in Pool::ALL {
-            for table in [&mut kernel, &mut self.model] {
-                if let Some(affinity) = table.sets.get_mut(&SetId::Affinity(pool).name()) {
-                    affinity.elements.clear();
-                }
+        for table in [&mut kernel, &mut self.model] {
+            if let Some(affinity) = table.sets.get_mut(&SetId::Affinity.name()) {
+                affinity.elements.clear();
             }
         }
         assert!(kernel.chains == self.model.chains, "the chains differ");

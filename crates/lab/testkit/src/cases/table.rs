@@ -262,6 +262,17 @@ pub const CASES: &[Case<'static>] = &[
                 198.51.100.99 -> 203.0.113.8:81 => untouched",
     },
     Case {
+        name: "source ranges guard a load balancer address that the Service lists as an external address too",
+        family: CaseFamily::V4,
+        cluster: "node n1 ip=192.168.0.2 pods=10.0.0.0/8
+                  service default/web 172.30.0.1:80 external=203.0.113.8,203.0.113.7 lb=203.0.113.8 ranges=198.51.100.0/28
+                  endpoint default/web 10.0.1.5:8080 node=n1",
+        flows: "198.51.100.9 -> 203.0.113.8:80 => 10.0.1.5:8080 masq
+                198.51.100.99 -> 203.0.113.8:80 => dropped
+                10.0.1.9 -> 203.0.113.8:80 => dropped
+                198.51.100.99 -> 203.0.113.7:80 => 10.0.1.5:8080 masq",
+    },
+    Case {
         name: "a range that holds the node's address lets the node use the load balancer address",
         family: CaseFamily::V4,
         cluster: "node n1 ip=192.168.0.2 pods=10.0.0.0/8
@@ -408,14 +419,20 @@ pub const CASES: &[Case<'static>] = &[
                 198.51.100.9 -> 172.30.0.1:80 via eth0 => 10.0.1.5:8080 masq",
     },
     Case {
-        name: "affinity changes who answers, not who may",
+        name: "affinity changes who answers, not who may, and holds for all destinations of a port",
         family: CaseFamily::V4,
         cluster: "node n1 ip=192.168.0.2 pods=10.0.0.0/8
                   service default/web 172.30.0.1:80 nodeport=30080 affinity=10800
                   endpoint default/web 10.0.1.5:8080 node=n1
                   endpoint default/web 10.0.2.5:8080 node=n2",
         flows: "10.0.1.9 -> 172.30.0.1:80 => 10.0.1.5:8080, 10.0.2.5:8080
-                198.51.100.9 -> 192.168.0.2:30080 => 10.0.1.5:8080 masq, 10.0.2.5:8080 masq",
+                10.0.1.9 -> 192.168.0.2:30080 => 10.0.1.5:8080 masq, 10.0.2.5:8080 masq
+                198.51.100.9 -> 192.168.0.2:30080 => 10.0.1.5:8080 masq, 10.0.2.5:8080 masq
+                198.51.100.9 -> 172.30.0.1:80 => 10.0.1.5:8080 masq, 10.0.2.5:8080 masq
+                198.51.100.99 -> 192.168.0.2:30080 => 10.0.1.5:8080 masq, 10.0.2.5:8080 masq
+                198.51.100.99 -> 172.30.0.1:80 => 10.0.1.5:8080 masq, 10.0.2.5:8080 masq
+                192.0.2.1 -> 192.168.0.2:30080 => 10.0.1.5:8080 masq, 10.0.2.5:8080 masq
+                192.0.2.1 -> 172.30.0.1:80 => 10.0.1.5:8080 masq, 10.0.2.5:8080 masq",
     },
     Case {
         name: "overlapping slices give each endpoint once and a running one beats its terminating twin",
