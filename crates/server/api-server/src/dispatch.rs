@@ -89,11 +89,7 @@ pub async fn handle<B: RequestBody>(
     let size = http_body::Body::size_hint(&reply.body).exact();
     // Streams and other media stay as they are.
     if pretty && size.is_some() && reply.content_type.starts_with("application/json") {
-        let work = server
-            .work
-            .tenants
-            .on(size.unwrap_or(0) as usize, || indented(reply.body));
-        reply.body = work.await;
+        reply.body = indented(reply.body, server.work.tenants.clone()).await;
     }
     if compress::worth_it(encodings.as_deref(), loopback, size) {
         reply.body = compress::gzip(reply.body, server.work.tenants.clone());

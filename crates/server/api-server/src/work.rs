@@ -70,6 +70,13 @@ impl Work {
             _ => job(),
         }
     }
+
+    /// Every turn there is, for a test of who waits for one.
+    #[cfg(test)]
+    pub async fn all_turns(&self) -> impl Drop {
+        let turns = Self::default().turns.available_permits() as u32;
+        self.turns.acquire_many(turns).await.expect("turns do not end")
+    }
 }
 
 #[cfg(test)]

@@ -1,21 +1,29 @@
 //! How is JSON indented while it passes?
 //!
-//! A list of any size is indented piece by piece, without being read into memory.
+//! A list of any size is indented piece by piece, without being read into memory, and by turns: somebody's list of
+//! megabytes must not hold up the connections of others.
 
 use super::body::Body;
+use crate::work::Work;
 use bytes::Bytes;
-use futures::StreamExt;
-use http_body_util::BodyDataStream;
+use http_body_util::BodyExt;
+use memchr::memchr2;
+use std::sync::Arc;
 
 /// The same body with its JSON indented by two spaces; anything but valid JSON stays as wrong as it was.
-pub fn indented(body: Body) -> Body {
+pub async fn indented(body: Body, work: Arc<Work>) -> Body {
     let mut indenter = Indenter::default();
     match body.into_whole() {
-        Ok(bytes) => Body::whole(indenter.feed(&bytes)),
+        Ok(bytes) => Body::whole(work.on(bytes.len(), || indenter.feed(&bytes)).await),
         Err(body) => {
-            let pieces = BodyDataStream::new(body).map(move |piece| match piece {
-                Ok(piece) => Bytes::from(indenter.feed(&piece)),
-                Err(never) => match never {},
+            let pieces = futures::stream::unfold((body, indenter), move |(mut body, mut indenter)| {
+                let work = work.clone();
+                async move {
+                    let Ok(frame) = body.frame().await?;
+                    let piece = frame.into_data().unwrap_or_default();
+                    let lines = work.on(piece.len(), || indenter.feed(&piece)).await;
+                    Some((Bytes::from(lines), (body, indenter)))
+                }
             });
             Body::stream(Box::pin(pieces))
         }
@@ -33,19 +41,18 @@ struct Indenter {
 }
 
 impl Indenter {
-    fn feed(&mut self, json: &[u8]) -> Vec<u8> {
+    fn feed(&mut self, mut json: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(json.len() * 3 / 2);
-        for byte in json {
+        while let [byte, rest @ ..] = json {
+            if self.in_string {
+                // Most of what is sent is in strings: they are copied as they are.
+                let (string, rest) = json.split_at(self.string_length(json));
+                out.extend_from_slice(string);
+                json = rest;
+                continue;
+            }
+            json = rest;
             match byte {
-                _ if self.in_string => {
-                    out.push(*byte);
-                    match byte {
-                        _ if self.escaped => self.escaped = false,
-                        b'\\' => self.escaped = true,
-                        b'"' => self.in_string = false,
-                        _ => {}
-                    }
-                }
                 b' ' | b'\t' | b'\r' | b'\n' => {}
                 b'}' | b']' => {
                     self.depth = self.depth.saturating_sub(1);
@@ -78,6 +85,24 @@ impl Indenter {
         out
     }
 
+    /// How much of `json`, which begins in a string, belongs to it.
+    fn string_length(&mut self, json: &[u8]) -> usize {
+        let mut at = usize::from(std::mem::take(&mut self.escaped));
+        while let Some(found) = json.get(at..).and_then(|rest| memchr2(b'"', b'\\', rest)) {
+            at += found + 1;
+            if json[at - 1] == b'"' {
+                self.in_string = false;
+                return at;
+            }
+            if at == json.len() {
+                self.escaped = true;
+                return at;
+            }
+            at += 1;
+        }
+        json.len()
+    }
+
     fn line(&self, out: &mut Vec<u8>) {
         out.push(b'\n');
         out.resize(out.len() + 2 * self.depth, b' ');
@@ -86,8 +111,8 @@ impl Indenter {
 
 #[cfg(test)]
 mod tests {
+    use super::super::body::FRAME;
     use super::*;
-    use http_body_util::BodyExt;
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
@@ -104,8 +129,25 @@ mod tests {
         let text = value.to_string();
         let pieces = text.as_bytes().chunks(3).map(Bytes::copy_from_slice).collect();
         for body in [Body::whole(text.clone()), Body::pieces(pieces)] {
-            assert_eq!(indented(body).collect().await.unwrap().to_bytes(), expected);
+            let indented = indented(body, Arc::default()).await;
+            assert_eq!(indented.collect().await.unwrap().to_bytes(), expected);
         }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn every_piece_of_a_list_waits_for_its_turn() {
+        let work: Arc<Work> = Arc::default();
+        let piece = Bytes::from(vec![b'1'; FRAME]);
+        let mut list = indented(Body::pieces(vec![piece; 3]), work.clone()).await;
+        assert_eq!(
+            list.frame().await.unwrap().unwrap().into_data().unwrap().len(),
+            FRAME
+        );
+        let all = work.all_turns().await;
+        let mut second = std::pin::pin!(list.frame());
+        assert!(futures::poll!(&mut second).is_pending());
+        drop(all);
+        assert_eq!(second.await.unwrap().unwrap().into_data().unwrap().len(), FRAME);
     }
 
     fn any_json() -> impl Strategy<Value = Value> {
