@@ -137,9 +137,10 @@ bench-api: deps ## Measure the API server, on the embedded store and on etcd
 	$(BENCH) api -- target/release/pointsman
 
 .PHONY: bench-attacks
-bench-attacks: ## Measure heartbeats while somebody attacks the API server
-	$(CARGO) build --locked --release --bin pointsman
-	POINTSMAN=$(CURDIR)/target/release/pointsman $(BENCH) attacks
+bench-attacks: ## Measure heartbeats under every attack on the API server (QUICK=1: 5 s each; DEBUG=1: a debug build)
+	$(CARGO) build --locked $(if $(DEBUG),,--release) --bin pointsman
+	POINTSMAN=$(CURDIR)/target/$(if $(DEBUG),debug,release)/pointsman \
+	  $(BENCH) attacks $(if $(DEBUG),--profile dev) -- $(if $(QUICK),--quick)
 
 .PHONY: bench-controllers
 bench-controllers: deps ## Measure the EndpointSlice loop (PEER_KCM=path adds kube-controller-manager)

@@ -120,6 +120,7 @@ const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/le
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const TENANT: &str = "tenant-token";
+const WRITERS: usize = 32;
 const PAUSE: Duration = Duration::from_millis(20);
 
 impl Stage {
@@ -155,9 +156,18 @@ impl Stage {
             admin.post(PODS, &pod).await.expect(201);
         }
         let text = "x".repeat(4 << 10);
-        for at in 0..objects {
-            let map = json!({"metadata": {"name": format!("m{at}"), "labels": {"at": at.to_string()}}, "data": {"text": text}});
-            admin.post(MAPS, &map).await.expect(201);
+        // Many at a time, which one commit of the store makes durable together.
+        let fill = (0..WRITERS).map(|writer| {
+            let (admin, text) = (admin.clone(), text.clone());
+            tokio::spawn(async move {
+                for at in (writer..objects).step_by(WRITERS) {
+                    let map = json!({"metadata": {"name": format!("m{at}"), "labels": {"at": at.to_string()}}, "data": {"text": text}});
+                    admin.post(MAPS, &map).await.expect(201);
+                }
+            })
+        });
+        for writer in fill.collect::<Vec<_>>() {
+            writer.await.expect("the ConfigMaps are there");
         }
         Self {
             server,
