@@ -117,17 +117,16 @@ fn check_numbers(fields: &Map<String, Value>) -> Result<(), BadAnnotation> {
 
 fn check_sums(probe: &Probe) -> Result<(), BadAnnotation> {
     let sums = probe.effective();
-    let least = Handler::HttpGet.shortest().period;
-    if sums.period < least {
-        return Err(bad(&format!(
-            "the period is {}, must be at least {least}",
-            sums.period
-        )));
-    }
-    if sums.initial_delay < Millis(0) || sums.timeout <= Millis(0) {
-        return Err(bad(
-            "initial delay and timeout must not be negative, and a timeout not zero",
-        ));
+    // The same for all handlers that an annotation can have.
+    let least = Handler::HttpGet.shortest();
+    for (what, length, least) in [
+        ("initial delay", sums.initial_delay, Millis(0)),
+        ("period", sums.period, least.period),
+        ("timeout", sums.timeout, least.timeout),
+    ] {
+        if length < least {
+            return Err(bad(&format!("the {what} is {length}, must be at least {least}")));
+        }
     }
     Ok(())
 }
@@ -202,7 +201,15 @@ mod tests {
         );
         assert_eq!(
             says("{httpGet: {port: 1}, initialDelayMilliseconds: -1}"),
-            "initial delay and timeout must not be negative, and a timeout not zero"
+            "the initial delay is -1ms, must be at least 0ms"
+        );
+        assert_eq!(
+            says("{grpc: {port: 1}, timeoutSeconds: 1, timeoutMilliseconds: -901}"),
+            "the timeout is 99ms, must be at least 100ms"
+        );
+        assert_eq!(
+            says("{grpc: {port: 1}, timeoutSeconds: 1, timeoutMilliseconds: -900}"),
+            "ok [\"\"]"
         );
         assert_eq!(
             says("containers: {other: {httpGet: {port: 1}}}"),
