@@ -340,11 +340,7 @@ async fn check_history(store: &dyn Store, place: &Place) -> Result<(), StoreErro
         limit: 1,
         at: Some(place.revision),
     };
-    let then = match store.range(range).await {
-        // Nothing was put for so long that it is no longer known how it came about. The watch is not too old.
-        Err(StoreError::Compacted { .. }) => return Ok(()),
-        then => then?,
-    };
+    let then = store.range(range).await?;
     if then.entries.first() == Some(last) {
         return Ok(());
     }
