@@ -72,7 +72,7 @@ fn measure(variant: Variant, services: u32, endpoints: u32) {
     println!(
         "comparison with the ledger {:?}, {} differences",
         start.elapsed(),
-        differences.len()
+        differences.names.len()
     );
     proxy.index.force_full();
     proxy.sync("warm full sync");

@@ -6,6 +6,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use pointsman_api_client::Source;
 use pointsman_collector::{Config, Listed, start};
+use pointsman_http::Credentials;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -53,6 +54,17 @@ pub struct Flags {
     /// TLS only, and read anew for every connection.
     #[arg(long, value_name = "FILE")]
     pub programmer_token_file: Option<PathBuf>,
+    /// A file with a client certificate for programmers that ask who reads; read anew for every connection.
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "programmer_client_key",
+        conflicts_with = "programmer_token_file"
+    )]
+    pub programmer_client_certificate: Option<PathBuf>,
+    /// The file with its key.
+    #[arg(long, value_name = "FILE", requires = "programmer_client_certificate")]
+    pub programmer_client_key: Option<PathBuf>,
     /// How often each programmer's metrics are read.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse)]
     pub scrape_interval: Duration,
@@ -86,6 +98,10 @@ fn config(mut flags: Flags) -> anyhow::Result<Config> {
     if flags.scrape_interval < Duration::from_millis(100) {
         bail!("--scrape-interval must be at least 100ms");
     }
+    let certificate = flags
+        .programmer_client_certificate
+        .zip(flags.programmer_client_key);
+    let certificate = certificate.map(|(certificate, key)| Credentials::Certificate { certificate, key });
     Ok(Config {
         listen: flags.listen,
         gate_listen: flags.gate_listen,
@@ -96,7 +112,7 @@ fn config(mut flags: Flags) -> anyhow::Result<Config> {
         relays: flags.relays,
         discover: flags.discover,
         programmer_port: flags.programmer_port,
-        programmer_token_file: flags.programmer_token_file,
+        programmer_credentials: certificate.or(flags.programmer_token_file.map(Credentials::Token)),
         scrape_interval: flags.scrape_interval,
         gate_bound: flags.gate_bound,
         objective: flags.objective,

@@ -245,8 +245,15 @@ pub struct Cluster<'a> {
 impl Cluster<'_> {
     /// Starts the API server, or starts it again on its data.
     pub fn start_apiserver(&mut self) {
+        self.start_apiserver_with(&[]);
+    }
+
+    /// The same with further arguments.
+    pub fn start_apiserver_with(&mut self, arguments: &[&str]) {
         let data = self.dir.path().join("data").display().to_string();
-        self.spawn("apiserver", &["--data-dir", &data, "--listen", "127.0.0.1:6443"]);
+        let mut all = vec!["--data-dir", &data, "--listen", "127.0.0.1:6443"];
+        all.extend(arguments);
+        self.spawn("apiserver", &all);
         eventually("the API server gets ready", || {
             let namespaces = self.call(async |client| {
                 let namespaces = client.api(Resource::core("namespaces"), None);
@@ -282,7 +289,8 @@ impl Cluster<'_> {
         child.wait().unwrap();
     }
 
-    fn spawn(&mut self, role: &'static str, arguments: &[&str]) {
+    /// Starts a role on the node.
+    pub fn spawn(&mut self, role: &'static str, arguments: &[&str]) {
         let mut all = vec![role];
         all.extend(arguments);
         self.spawn_program(role, env!("CARGO_BIN_EXE_pointsman"), &all);

@@ -2,6 +2,7 @@
 
 use crate::eventually;
 use crate::node::Network;
+use serde_json::Value;
 
 #[test]
 fn at_its_nodes_address_a_proxy_shows_metrics_and_watermarks_to_those_who_may_read_them() {
@@ -40,4 +41,57 @@ fn at_its_nodes_address_a_proxy_shows_metrics_and_watermarks_to_those_who_may_re
         .node
         .sh("curl -s --max-time 3 http://10.0.1.1:10249/metrics || true");
     assert!(!plain.contains("kubeproxy"), "{plain}");
+}
+
+#[test]
+fn a_collector_reads_watermarks_with_its_certificate_or_token_and_says_why_it_cannot_without() {
+    pointsman_testkit::require_netns!();
+    let network = Network::new();
+    let mut cluster = network.start_server();
+    let file = |name: &str| cluster.directory().join(name).display().to_string();
+    let (tokens, token) = (file("tokens.csv"), file("token"));
+    std::fs::write(&tokens, "secret,system:pointsman-sli,sli\n").unwrap();
+    std::fs::write(&token, "secret\n").unwrap();
+    let (keys, kubeconfig) = (file("data/pki"), file("data/kubeconfigs/sli.kubeconfig"));
+    cluster.kill("apiserver");
+    cluster.start_apiserver_with(&["--token-auth-file", &tokens]);
+    let authority = format!("--client-ca-file={keys}/ca.crt");
+    cluster.start_proxy(&["--metrics-bind-address=10.0.1.1:10249", &authority]);
+    let certificate = |who: &str| {
+        vec![
+            format!("--programmer-client-certificate={keys}/{who}.crt"),
+            format!("--programmer-client-key={keys}/{who}.key"),
+        ]
+    };
+    for (shown, problem) in [
+        (Vec::new(), Some("does not speak plain HTTP")),
+        (certificate("sli"), None),
+        // Nobody lets proxies read each other.
+        (certificate("proxy"), Some("status 403")),
+        (vec![format!("--programmer-token-file={token}")], None),
+    ] {
+        let mut arguments = vec![
+            "--kubeconfig",
+            &kubeconfig,
+            "--programmer=n1=http://10.0.1.1:10249",
+            "--scrape-interval=200ms",
+        ];
+        arguments.extend(shown.iter().map(String::as_str));
+        cluster.spawn("sli", &arguments);
+        let mut state = Value::Null;
+        eventually(&format!("{shown:?}: {problem:?}"), || {
+            let page = "curl -s --max-time 3 http://127.0.0.1:10270/api/v1/state || true";
+            state = serde_json::from_str(&network.node.sh(page)).unwrap_or_default();
+            let Some(problem) = problem else {
+                return state["programmers"]["live"] == 1 && state["summary"]["level"] == "ok";
+            };
+            let behind = &state["lagging"][0];
+            behind["name"] == "n1"
+                && state["programmers"]["behind"] == 1
+                && behind["problem"]
+                    .as_str()
+                    .is_some_and(|said| said.contains(problem))
+        });
+        cluster.kill("sli");
+    }
 }

@@ -11,6 +11,7 @@ mod history;
 mod life;
 mod node_loss;
 mod pods;
+mod pressure;
 mod profile;
 mod ranges;
 mod rootless;

@@ -76,6 +76,22 @@ fn a_frozen_proxy_is_behind_on_the_page_in_metrics_and_at_the_gate_until_it_goes
         (state["summary"]["level"] == "ok" && state["programmers"]["live"] == 2).then_some(())
     });
 
+    // The collector shows its certificate, where others learn nothing.
+    let proxy = cluster.facts["nodes"][0]["address"].as_str().unwrap();
+    let url = format!("https://{proxy}:10249/watermark");
+    let ask = [
+        "n1",
+        "--",
+        "curl",
+        "-sk",
+        "-o",
+        "/dev/null",
+        "-w",
+        "%{http_code}",
+        &url,
+    ];
+    assert_eq!(cluster.pointsman("exec", &ask).stdout, b"401");
+
     let frozen = Stopped::proxy(&cluster, "n2");
     // Long enough for it to be given up, if silence were an excuse.
     let seen = eventually("n2 is silent for more than 33 s", || {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use pointsman_api_client::Source;
+use pointsman_http::Credentials;
 
 /// Settings of a collector.
 #[derive(Clone, Debug)]
@@ -29,8 +30,8 @@ pub struct Config {
     pub discover: bool,
     /// Port of programmers that are found through Nodes.
     pub programmer_port: u16,
-    /// A token for programmers that ask for one.
-    pub programmer_token_file: Option<PathBuf>,
+    /// What is shown to programmers that ask who reads.
+    pub programmer_credentials: Option<Credentials>,
     /// How often the metrics of each programmer are read.
     pub scrape_interval: Duration,
     /// The longest wait of a gate, unless asked for another.
@@ -53,7 +54,7 @@ impl Config {
             relays: Vec::new(),
             discover: true,
             programmer_port: 10249,
-            programmer_token_file: None,
+            programmer_credentials: None,
             scrape_interval: Duration::from_secs(10),
             gate_bound: pointsman_protocol::gate::DEFAULT_BOUND,
             objective: None,

@@ -29,7 +29,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::unverified::unverified;
+use crate::unverified::{CertificateFiles, Proof, with_any_certificate};
 
 /// How long a server may take to accept a connection, and for its part of a TLS handshake.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -50,6 +50,8 @@ pub enum ClientError {
     BadRequest(String, http::Error),
     #[error("cannot read the answer of {0}: {1}")]
     BadAnswer(String, hyper::Error),
+    #[error("{0} does not speak plain HTTP: it may want TLS, and to know who asks")]
+    NotPlain(String),
     #[error("no answer from {0} within {1:?}")]
     TimedOut(String, Duration),
     #[error("{0} answers with more than {1} bytes")]
@@ -64,6 +66,7 @@ impl ClientError {
         match self {
             Self::Unreachable(_, error) => error.kind(),
             Self::TimedOut(..) => ErrorKind::TimedOut,
+            Self::NotPlain(_) => ErrorKind::InvalidData,
             Self::BadAnswer(_, error) => {
                 let cause = error.source().and_then(|cause| cause.downcast_ref());
                 match cause.map(std::io::Error::kind) {
@@ -83,14 +86,22 @@ pub struct Target {
     port: u16,
     prefix: String,
     tls: Option<Arc<ClientConfig>>,
-    token: Option<Arc<Token>>,
+    shown: Option<Arc<Shown>>,
     read_buffer: Option<usize>,
 }
 
-/// What opens servers that ask for a token.
-struct Token {
-    /// Read anew for every question: tokens of pods are replaced.
-    file: PathBuf,
+/// What opens servers that ask who we are. Files are read anew for every connection: they are replaced in time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Credentials {
+    /// A file with a bearer token, which whoever answers gets to know.
+    Token(PathBuf),
+    /// PEM files of a client certificate and its key, with which nobody who answers can do anything.
+    Certificate { certificate: PathBuf, key: PathBuf },
+}
+
+/// How credentials are shown.
+struct Shown {
+    token: Option<PathBuf>,
     tls: Arc<ClientConfig>,
 }
 
@@ -111,7 +122,7 @@ impl TryFrom<&Uri> for Target {
                 port: uri.port_u16().unwrap_or(80),
                 prefix: uri.path_and_query().map_or("", |it| it.as_str()).to_owned(),
                 tls: None,
-                token: None,
+                shown: None,
                 read_buffer: None,
             }),
             _ => Err(BadUrl(uri.to_string())),
@@ -144,7 +155,7 @@ impl Target {
             port: address.port(),
             prefix: String::new(),
             tls: None,
-            token: None,
+            shown: None,
             read_buffer: None,
         }
     }
@@ -158,13 +169,20 @@ impl Target {
         }
     }
 
-    /// Tries TLS first, and sends the token in a file over it. A server that speaks none gets its question without the
-    /// token.
+    /// Tries TLS first, and shows credentials over it. A server that speaks none gets its question without them.
     #[must_use]
-    pub fn with_token(self, file: PathBuf) -> Self {
-        let tls = unverified();
+    pub fn with_credentials(self, credentials: Credentials) -> Self {
+        let mut tls = with_any_certificate(Proof::Key);
+        let token = match credentials {
+            Credentials::Token(file) => Some(file),
+            Credentials::Certificate { certificate, key } => {
+                tls.client_auth_cert_resolver = Arc::new(CertificateFiles { certificate, key });
+                None
+            }
+        };
+        let tls = Arc::new(tls);
         Self {
-            token: Some(Arc::new(Token { file, tls })),
+            shown: Some(Arc::new(Shown { token, tls })),
             ..self
         }
     }
@@ -240,7 +258,11 @@ impl Target {
         let request = request
             .body(Empty::<Bytes>::new())
             .map_err(|error| ClientError::BadRequest(authority.clone(), error))?;
-        let failed = |error| ClientError::BadAnswer(authority.clone(), error);
+        let failed = |error: hyper::Error| match error.is_parse() && self.tls.is_none() {
+            // As servers answer that expect a handshake.
+            true => ClientError::NotPlain(authority.clone()),
+            false => ClientError::BadAnswer(authority.clone(), error),
+        };
         let mut builder = http1::Builder::new();
         builder.read_buf_exact_size(self.read_buffer);
         let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(failed)?;
@@ -262,11 +284,14 @@ impl Target {
 
     /// A connection, and the token to send over it.
     async fn connect(&self) -> std::io::Result<(Stream, Option<String>)> {
-        if let Some(token) = &self.token {
-            match self.connect_tls(&token.tls).await {
+        if let Some(shown) = &self.shown {
+            match self.connect_tls(&shown.tls).await {
                 Ok(stream) => {
-                    let text = tokio::fs::read_to_string(&token.file).await?;
-                    return Ok((stream, Some(text.trim().to_owned())));
+                    let token = match &shown.token {
+                        Some(file) => Some(tokio::fs::read_to_string(file).await?.trim().to_owned()),
+                        None => None,
+                    };
+                    return Ok((stream, token));
                 }
                 Err(error) if !speaks_no_tls(error.kind()) => return Err(error),
                 Err(_) => {}
@@ -469,7 +494,7 @@ mod tests {
         let target = answering(&["SSH-2.0-OpenSSH\r\n\r\n"]).await;
         assert!(matches!(
             target.open("/", SOON).await,
-            Err(ClientError::BadAnswer(..))
+            Err(ClientError::NotPlain(_))
         ));
         let target = answering(&["HTTP/1.1 404 Not Found\r\n\r\n"]).await;
         assert_eq!(target.open("/", SOON).await.unwrap().status, 404);

@@ -17,13 +17,14 @@ mod quiet;
 mod reply;
 mod serve;
 mod slots;
+mod turns;
 mod unverified;
 
 pub use accept::accept;
 pub use bind::{Wildcard, bind};
 pub use book::Limits;
-pub use client::{Answer, BadUrl, ClientError, GetError, Target, get};
+pub use client::{Answer, BadUrl, ClientError, Credentials, GetError, Target, get};
 pub use reply::{Body, reply, stream, text};
 pub use serve::{Peer, Requests, Server};
 pub use slots::{Connections, Slots};
-pub use unverified::unverified;
+pub use unverified::{Proof, unverified, with_any_certificate};

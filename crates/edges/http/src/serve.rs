@@ -32,6 +32,7 @@ use crate::book::Limits;
 use crate::quiet::{Patience, Quiet, TooLong};
 use crate::reply::text;
 use crate::slots::{Reason, Slot, Slots};
+use crate::turns;
 
 /// How long a client that was idle may take to read that the connection ends.
 const GOODBYE: Duration = Duration::from_secs(5);
@@ -191,7 +192,7 @@ impl Server {
             let answer = connected(&peer);
             return self.exchange(stream, Protocol::Http1, answer, slot, end).await;
         };
-        let handshake = TlsAcceptor::from(tls).accept(stream);
+        let handshake = turns::handshake(TlsAcceptor::from(tls).accept(stream));
         let handshake = timeout(self.handshake, handshake).await;
         let stream = handshake
             .map_err(|_| Reason::HandshakeTimeout)?

@@ -12,6 +12,7 @@ use crate::plain_http;
 use crate::up::{Config, absolute};
 use anyhow::{Context, bail};
 use pointsman_api_client::{Client, Source, connect};
+use pointsman_http::{Target, unverified};
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -63,9 +64,10 @@ pub async fn start(
     let loops = parts::controller_arguments(config, Some(plan));
     keep(config, supervisor, "controllers", loops)?;
     keep(config, supervisor, "sli", collector_arguments(&data_dir, &served))?;
-    wait_for(parts::controllers_address(plan), "/readyz").await?;
+    let controllers = Target::secure(parts::controllers_address(plan), unverified());
+    wait_for(&controllers, "/readyz").await?;
     progress.ready("controllers", started, "in a process of their own");
-    wait_for(served.page, "/healthz").await?;
+    wait_for(&Target::at(served.page), "/healthz").await?;
     progress.ready("collector", started, format_args!("http://{}/", served.page));
     Ok(served)
 }
@@ -98,6 +100,10 @@ fn collector_arguments(data_dir: &std::path::Path, served: &Served) -> Vec<OsStr
         "--data-dir".into(),
         data_dir.join("sli").into(),
         format!("--programmer-port={PROXY_METRICS_PORT}").into(),
+        "--programmer-client-certificate".into(),
+        data_dir.join("pki/sli.crt").into(),
+        "--programmer-client-key".into(),
+        data_dir.join("pki/sli.key").into(),
     ]
 }
 
@@ -124,15 +130,15 @@ async fn ask_server(served: &Served) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn wait_for(address: SocketAddr, path: &str) -> anyhow::Result<()> {
+async fn wait_for(target: &Target, path: &str) -> anyhow::Result<()> {
     let started = Instant::now();
     loop {
-        let answer = plain_http::get(address, path, Duration::from_secs(1)).await;
+        let answer = plain_http::ask(target, path, Duration::from_secs(1)).await;
         if matches!(answer, Ok((200, _))) {
             return Ok(());
         }
         if started.elapsed() > PATIENCE {
-            bail!("http://{address}{path} does not get well: {answer:?}");
+            bail!("{target:?}{path} does not get well: {answer:?}");
         }
         tokio::time::sleep(STEP).await;
     }

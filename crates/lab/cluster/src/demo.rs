@@ -16,7 +16,7 @@ use anyhow::Context;
 use generators::Generators;
 use pointsman_api_client::Client;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use summary::Summary;
 
@@ -49,14 +49,16 @@ pub async fn run(stage: Stage, progress: &Progress) -> anyhow::Result<()> {
     let mut generators = Generators::start(&stage, service, RATE)?;
     generators.wait_for_answers().await?;
     let mut summary = Summary::default();
+    let data_dir = stage.kubeconfig.parent().unwrap_or(Path::new(""));
     for scene in scenes::ALL {
         generators.take().await;
-        let before = latency::read(&stage.plan, scene.excluded()).await;
+        let before = latency::read(data_dir, &stage.plan, scene.excluded()).await;
         let played = scene.play(&stage, &mut generators).await;
         // Requests that are under way belong to the scene.
         tokio::time::sleep(Duration::from_millis(500)).await;
         let tallies = generators.take().await;
-        let programming = latency::read(&stage.plan, scene.excluded()).await.since(&before);
+        let programming = latency::read(data_dir, &stage.plan, scene.excluded()).await;
+        let programming = programming.since(&before);
         let row = summary.add(*scene, played, tallies, programming);
         progress.note(row);
     }

@@ -9,11 +9,14 @@ use pointsman_api_client::{Client, Resource};
 use pointsman_api_server::auth::kubeconfig;
 use pointsman_api_server::auth::pki::{CertifiedPair, Identity, Pki};
 use pointsman_fabric::Netns;
+use pointsman_http::{Credentials as Shown, Target};
 use pointsman_objects::Node;
+use pointsman_objects::condition::ConditionStatus;
 use pointsman_objects::names::{NOT_READY_TAINT, UNREACHABLE_TAINT};
+use pointsman_objects::node::ConditionKind;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -27,6 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The files that programs on nodes need.
 pub struct Credentials {
     proxy: PathBuf,
+    /// Of the certificates that readers of metrics show.
+    authority: PathBuf,
     agents: BTreeMap<String, Agent>,
 }
 
@@ -53,8 +58,27 @@ impl Credentials {
             let serving = pki.node_serving(&node.name, &[node.address.into()], now)?;
             agents.insert(node.name, Agent { kubeconfig, serving });
         }
-        Ok(Self { proxy, agents })
+        Ok(Self {
+            proxy,
+            authority: pki.ca_path(),
+            agents,
+        })
     }
+}
+
+/// The collector's certificate, by which proxies know who reads their metrics and watermarks.
+pub fn reader(data_dir: &Path) -> Shown {
+    let file = |name: &str| data_dir.join("pki").join(name);
+    Shown::Certificate {
+        certificate: file("sli.crt"),
+        key: file("sli.key"),
+    }
+}
+
+/// What the proxy of the node at this address measures, for those who know the cluster's data.
+pub fn measuring(data_dir: &Path, node: impl Into<IpAddr>) -> Target {
+    let address = SocketAddr::new(node.into(), PROXY_METRICS_PORT);
+    Target::at(address).with_credentials(reader(data_dir))
 }
 
 /// How proxies, and whoever looks at them, reach the API server from their nodes.
@@ -76,7 +100,7 @@ pub fn start(
     let roles = [
         (
             "proxy",
-            proxy_arguments(plan, node, &credentials.proxy, &settings.proxy_mode),
+            proxy_arguments(plan, node, credentials, &settings.proxy_mode),
         ),
         ("node", agent_arguments(plan, node, agent, settings)),
     ];
@@ -132,8 +156,8 @@ impl Settings {
     }
 }
 
-/// Waits until a node's proxy and agent serve; returns why not if they do not.
-pub async fn wait(client: &Client, node: &NodePlan, settings: &Settings) -> Result<(), String> {
+/// Waits until a node's proxy and agent serve; returns the Node, or why they do not.
+pub async fn wait(client: &Client, node: &NodePlan, settings: &Settings) -> Result<Node, String> {
     wait_for_proxy(node, settings).await?;
     wait_for_agent(client, node, settings).await
 }
@@ -159,14 +183,14 @@ async fn wait_for_proxy(node: &NodePlan, settings: &Settings) -> Result<(), Stri
 }
 
 /// The agent serves once it has said that the node is ready and the controllers have taken note.
-async fn wait_for_agent(client: &Client, node: &NodePlan, settings: &Settings) -> Result<(), String> {
+async fn wait_for_agent(client: &Client, node: &NodePlan, settings: &Settings) -> Result<Node, String> {
     let started = Instant::now();
     loop {
         let object = client.api(Resource::NODES, None).get::<Node>(&node.name).await;
         let seen = match object {
             Ok(object) if !can_run_pods(&object) => "the Node is not ready".to_owned(),
             Ok(object) if is_shunned(&object) => "the Node still has the taint of one that is not".to_owned(),
-            Ok(_) => return Ok(()),
+            Ok(object) => return Ok(object),
             Err(error) => error.to_string(),
         };
         if started.elapsed() > PATIENCE {
@@ -186,6 +210,34 @@ fn can_run_pods(node: &Node) -> bool {
 fn is_shunned(node: &Node) -> bool {
     let mut taints = node.taints.iter();
     taints.any(|taint| matches!(&*taint.key, NOT_READY_TAINT | UNREACHABLE_TAINT))
+}
+
+/// What keeps pods away from nodes that serve, and what to do about it. All nodes share a machine, and so what it lacks.
+pub fn pressures(nodes: &[Node], data_dir: &Path) -> Vec<String> {
+    let lacking = [
+        (
+            ConditionKind::DiskPressure,
+            "free some of the disk of",
+            " or choose another with --data-dir",
+        ),
+        (ConditionKind::MemoryPressure, "free some memory for", ""),
+        (ConditionKind::PidPressure, "end some processes beside", ""),
+    ];
+    let lacking = lacking.into_iter().filter_map(|(kind, remedy, or)| {
+        let held = |node: &&Node| {
+            let condition = node.condition(kind);
+            condition.is_some_and(|condition| condition.status == ConditionStatus::True)
+        };
+        let count = nodes.iter().filter(held).count();
+        (count > 0).then(|| {
+            let (kind, place) = (kind.name(), data_dir.display());
+            format!(
+                "warning: {count} of {} nodes have {kind}, and pods stay Pending until that is over: {remedy} {place}{or}",
+                nodes.len()
+            )
+        })
+    });
+    lacking.collect()
 }
 
 /// The root directory of a node's agent.
@@ -218,21 +270,21 @@ fn agent_arguments(plan: &Plan, node: &NodePlan, agent: &Agent, settings: &Setti
     arguments
 }
 
-fn proxy_arguments(plan: &Plan, node: &NodePlan, kubeconfig: &Path, mode: &str) -> Vec<OsString> {
+fn proxy_arguments(plan: &Plan, node: &NodePlan, credentials: &Credentials, mode: &str) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = [
         format!("--hostname-override={}", node.name),
         format!("--proxy-mode={mode}"),
         format!("--cluster-cidr={}", plan.pod_range()),
         format!("--bind-address={}", node.address),
         format!("--metrics-bind-address={}:{PROXY_METRICS_PORT}", node.address),
-        // The network between the nodes is this machine's own.
-        "--metrics-authentication=none".to_owned(),
         format!("--healthz-bind-address=0.0.0.0:{PROXY_HEALTH_PORT}"),
         "--kubeconfig".to_owned(),
     ]
     .map(OsString::from)
     .into();
-    arguments.push(kubeconfig.into());
+    arguments.push(credentials.proxy.clone().into());
+    arguments.push("--client-ca-file".into());
+    arguments.push(absolute(&credentials.authority).into());
     arguments
 }
 

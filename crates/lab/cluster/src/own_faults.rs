@@ -1,10 +1,9 @@
 //! Did a proxy ever write something else than a full sync would have written?
 
 use super::claim::Record;
-use super::nodes::PROXY_METRICS_PORT;
+use super::nodes::measuring;
 use super::plain_http;
 use anyhow::{Context, bail};
-use std::net::SocketAddr;
 use std::time::Duration;
 
 /// How long a proxy may take to answer on a busy machine.
@@ -28,8 +27,8 @@ pub fn counted<'a>(metrics: &'a str, counters: &[&str]) -> Vec<&'a str> {
 pub async fn of_cluster(record: &Record, flushed: &[String]) -> anyhow::Result<Vec<String>> {
     let mut found = Vec::new();
     for node in &record.nodes {
-        let address = SocketAddr::new(node.address.into(), PROXY_METRICS_PORT);
-        let (status, metrics) = plain_http::get(address, "/metrics", PATIENCE)
+        let proxy = measuring(&record.data_dir, node.address);
+        let (status, metrics) = plain_http::ask(&proxy, "/metrics", PATIENCE)
             .await
             .with_context(|| format!("asking the proxy of {} for its metrics", node.name))?;
         if status != 200 {

@@ -32,6 +32,7 @@ pub async fn start_collector(config: &Config, plan: &Plan, progress: &Progress) 
         gate_listen: Some(SocketAddr::new(plan.host_address().address(), 10270)),
         data_dir: Some(config.data_dir.join("sli")),
         programmer_port: nodes::PROXY_METRICS_PORT,
+        programmer_credentials: Some(nodes::reader(&config.data_dir)),
         ..CollectorConfig::new(Source::Kubeconfig(kubeconfig))
     };
     let listen = match config.page {
@@ -141,11 +142,12 @@ pub async fn start_nodes(
     for node in plan.nodes() {
         nodes::start(plan, &node, &credentials, &settings, supervisor)?;
     }
-    let mut failed = 0;
+    let (mut failed, mut serving) = (0, Vec::new());
     for node in plan.nodes() {
         let part = format!("node {}", node.name);
         match nodes::wait(&client, &node, &settings).await {
-            Ok(()) => {
+            Ok(object) => {
+                serving.push(object);
                 let detail = format_args!("{}, {} proxy", node.address, settings.proxy_mode);
                 progress.ready(&part, started, detail);
             }
@@ -157,6 +159,9 @@ pub async fn start_nodes(
     }
     if failed > 0 {
         bail!("{failed} of {} nodes do not serve", plan.nodes);
+    }
+    for warning in nodes::pressures(&serving, &data_dir) {
+        progress.note(warning);
     }
     Ok(Nodes {
         client,
@@ -227,8 +232,8 @@ pub fn controller_arguments(config: &Config, plan: Option<&Plan>) -> Vec<OsStrin
         // One process leads by itself.
         "--leader-elect=false".into(),
         format!("--metrics-listen={metrics}").into(),
-        // The network is this machine's own.
-        "--metrics-authentication=none".into(),
+        "--client-ca-file".into(),
+        config.data_dir.join("pki/ca.crt").into(),
         "--allocate-node-cidrs".into(),
         format!("--cluster-cidr={pods}").into(),
     ];

@@ -9,6 +9,7 @@ use anyhow::Context;
 use jiff::Timestamp;
 use pointsman_api_client::{ApiError, Client, Patch, Resource, Source, connect};
 use pointsman_fabric::Netns;
+use pointsman_http::{Target, unverified};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -152,7 +153,7 @@ async fn examine(record: Record) -> Health {
     }
     let controllers = match record.controllers {
         None => State::Absent,
-        Some(address) => ask(address, "/readyz").await,
+        Some(address) => ask(&Target::secure(address, unverified()), "/readyz").await,
     };
     let page = record.page.as_deref().and_then(|page| {
         let address = page.strip_prefix("http://")?.trim_end_matches('/');
@@ -160,7 +161,7 @@ async fn examine(record: Record) -> Health {
     });
     let collector = match page {
         None => State::Absent,
-        Some(address) => ask(address, "/healthz").await,
+        Some(address) => ask(&Target::at(address), "/healthz").await,
     };
     let parts = [&api_server, &controllers, &collector];
     let is_well = record.ready
@@ -213,17 +214,14 @@ async fn examine_node(node: &NodeRecord, objects: &[Value], pods: &[Value]) -> N
     let on_node = pods
         .iter()
         .filter(|pod| pod["spec"]["nodeName"] == node.name.as_str());
+    let health = SocketAddr::new(node.address.into(), PROXY_HEALTH_PORT);
     NodeHealth {
         name: node.name.clone(),
         address: node.address,
         namespace: node.namespace.clone(),
         namespace_exists: Netns::named(&node.namespace).is_ok(),
         ready: object.map_or(State::Failed("no such Node".into()), readiness),
-        proxy: ask(
-            SocketAddr::new(node.address.into(), PROXY_HEALTH_PORT),
-            "/healthz",
-        )
-        .await,
+        proxy: ask(&Target::at(health), "/healthz").await,
         pods: on_node.count(),
     }
 }
@@ -256,8 +254,8 @@ fn count(pods: &[Value]) -> Pods {
     }
 }
 
-async fn ask(address: SocketAddr, path: &str) -> State {
-    match plain_http::get(address, path, PATIENCE).await {
+async fn ask(target: &Target, path: &str) -> State {
+    match plain_http::ask(target, path, PATIENCE).await {
         Ok((200, _)) => State::Ok,
         Ok((status, _)) => State::Failed(format!("{path} says {status}")),
         Err(error) => State::Failed(error.to_string()),

@@ -5,7 +5,7 @@ use super::objects::{self, SERVICE};
 use super::oracle::{Mark, Micros, Recorded, Request, Sighting, Version};
 use pointsman_api_client::{Event, Resource, Scope, Watcher};
 use pointsman_cluster::load::{self, Sample};
-use pointsman_cluster::nodes::PROXY_METRICS_PORT;
+use pointsman_cluster::nodes::measuring;
 use pointsman_http::Target;
 use pointsman_objects::EndpointSlice;
 use pointsman_objects::names::SERVICE_NAME_LABEL;
@@ -109,8 +109,8 @@ impl Witnesses {
             tokio::spawn(remember(cluster.clone(), notes.clone())),
         ];
         for node in &cluster.record.nodes {
-            let address = SocketAddr::new(node.address.into(), PROXY_METRICS_PORT);
-            tasks.push(tokio::spawn(listen(node.name.clone(), address, notes.clone())));
+            let proxy = measuring(&cluster.record.data_dir, node.address);
+            tasks.push(tokio::spawn(listen(node.name.clone(), proxy, notes.clone())));
         }
         Self(tasks)
     }
@@ -179,16 +179,16 @@ async fn remember(cluster: Arc<Cluster>, notes: Notes) {
     }
 }
 
-async fn listen(node: String, address: SocketAddr, notes: Notes) {
+async fn listen(node: String, proxy: Target, notes: Notes) {
     loop {
         // A proxy that is gone, cut off or stopped is asked again.
-        let _ = follow(&node, address, &notes).await;
+        let _ = follow(&node, &proxy, &notes).await;
         tokio::time::sleep(LOOK).await;
     }
 }
 
-async fn follow(node: &str, address: SocketAddr, notes: &Notes) -> anyhow::Result<()> {
-    let mut answer = Target::at(address).open(watermark::PATH, SILENCE).await?;
+async fn follow(node: &str, proxy: &Target, notes: &Notes) -> anyhow::Result<()> {
+    let mut answer = proxy.open(watermark::PATH, SILENCE).await?;
     loop {
         let mut versions = Vec::new();
         let more = answer.lines(|line| {

@@ -53,6 +53,7 @@ impl Collector {
         let running = start(Config {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             scrape_interval: Duration::from_secs(1),
+            programmer_credentials: Some(pointsman_cluster::nodes::reader(&record.data_dir)),
             relays,
             objective,
             ..Config::new(Source::Kubeconfig(own))

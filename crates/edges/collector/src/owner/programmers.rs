@@ -71,8 +71,8 @@ impl Owner {
                 return tracing::warn!(programmer = name, %error, "ignoring a programmer with a bad URL");
             }
         };
-        let target = match &self.config.programmer_token_file {
-            Some(file) => target.with_token(file.clone()),
+        let target = match &self.config.programmer_credentials {
+            Some(credentials) => target.with_credentials(credentials.clone()),
             None => target,
         };
         let (key, at): (Key, Moment) = (name.into(), now());

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Target, get, text};
+use crate::{Credentials, Target, get, text};
 use http::StatusCode;
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
@@ -294,7 +294,7 @@ async fn a_token_is_sent_over_tls_and_to_nobody_else() {
                 std::future::ready(text(StatusCode::OK, shown))
             }
         }));
-        let target = Target::at(address).with_token(file.clone());
+        let target = Target::at(address).with_credentials(Credentials::Token(file.clone()));
         let answer = target.get("/", 64, SOON).await.unwrap();
         assert_eq!(std::str::from_utf8(&answer).unwrap(), expected);
         serving.abort();

@@ -1,10 +1,10 @@
 //! How long did changes take to reach the rules of every node? As the proxies' fine histograms say.
 
-use crate::nodes::PROXY_METRICS_PORT;
+use crate::nodes::measuring;
 use crate::plain_http;
 use crate::plan::Plan;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 const SERIES: &str = "pointsman_network_programming_duration_seconds_bucket{";
@@ -17,14 +17,14 @@ pub struct Programming {
 }
 
 /// Reads the histograms of all nodes that answer, but for node `except`.
-pub async fn read(plan: &Plan, except: Option<&str>) -> Programming {
+pub async fn read(data_dir: &Path, plan: &Plan, except: Option<&str>) -> Programming {
     let mut sum = Programming::default();
     for node in plan.nodes() {
         if except == Some(node.name.as_str()) {
             continue;
         }
-        let address = SocketAddr::new(node.address.into(), PROXY_METRICS_PORT);
-        if let Ok((200, text)) = plain_http::get(address, "/metrics", Duration::from_secs(1)).await {
+        let proxy = measuring(data_dir, node.address);
+        if let Ok((200, text)) = plain_http::ask(&proxy, "/metrics", Duration::from_secs(1)).await {
             sum.add_text(&text);
         }
     }
