@@ -3,17 +3,16 @@
 //! The API server and the agent run in a fresh network namespace, and so does the test itself: nothing of the
 //! machine's own network is touched.
 
-use pointsman_api_server::auth::kubeconfig;
-use pointsman_api_server::auth::pki::Pki;
+use futures::FutureExt;
 use pointsman_fabric::{Netns, Prefix};
 use pointsman_harness::wire::Http;
 use pointsman_harness::{Server, eventually};
 use serde_json::{Value, json};
-use std::ffi::OsStr;
 use std::fs::File;
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
@@ -54,8 +53,12 @@ pub fn on_a_node_with(flags: &'static [&'static str], test: impl AsyncFnOnce(&mu
             .unwrap();
         runtime.block_on(async {
             let mut lab = Lab::start(flags).await;
-            test(&mut lab).await;
-            lab.finish().await;
+            let tested = AssertUnwindSafe(test(&mut lab)).catch_unwind().await;
+            // The pods of a test that failed have to go, too: they outlive everybody.
+            let finished = AssertUnwindSafe(lab.finish()).catch_unwind().await;
+            if let Err(why) = tested.and(finished) {
+                resume_unwind(why);
+            }
         });
     });
     ran.expect("the thread entered the namespace");
@@ -92,15 +95,11 @@ impl Lab {
 
     /// Starts it with a serving certificate for the node of that name, or with one that it makes itself.
     pub fn start_agent_shown_as(&mut self, name: Option<&str>) {
-        let data = self.server.kubeconfig().parent().unwrap().to_owned();
-        let now = SystemTime::now();
-        let pki = Pki::open(&data.join("pki"), now).unwrap();
-        let url = format!("https://{}", self.server.address());
-        let kubeconfig = kubeconfig::write_node(&pki, &data, "n1", &url, pki.ca_pem(), now).unwrap();
+        let [kubeconfig, ..] = self.issue("n1", ADDRESS);
         // Another node has another address.
         let serving = name.map(|name| {
             let address = if name == "n1" { ADDRESS } else { "10.77.0.2" };
-            pki.node_serving(name, &[address.parse().unwrap()], now).unwrap()
+            self.issue(name, address)
         });
         let log = File::options()
             .create(true)
@@ -109,16 +108,12 @@ impl Lab {
             .unwrap();
         let agent = Command::new(env!("CARGO_BIN_EXE_pointsman"))
             .arg("node")
-            .arg("--kubeconfig")
             .arg(kubeconfig)
-            .args(serving.iter().flat_map(|pair| {
-                [
-                    OsStr::new("--tls-cert-file"),
-                    pair.certificate_path.as_os_str(),
-                    OsStr::new("--tls-private-key-file"),
-                    pair.key_path.as_os_str(),
-                ]
-            }))
+            .args(
+                serving
+                    .iter()
+                    .flat_map(|[_, certificate, key]| [certificate, key]),
+            )
             .args(["--node-name=n1", "--pod-cidr=10.88.0.0/24"])
             .arg(format!("--node-ip={ADDRESS}"))
             .arg("--root-dir")
@@ -133,6 +128,29 @@ impl Lab {
             .spawn()
             .unwrap();
         self.agent = Some(agent);
+    }
+
+    /// What the command says that an agent is to be started with: kubeconfig, certificate and key.
+    fn issue(&self, name: &str, address: &str) -> [String; 3] {
+        let issued = std::process::Command::new(env!("CARGO_BIN_EXE_pointsman"))
+            .args(["ca", "issue-node", name, "--address", address])
+            .arg(format!("--server=https://{}", self.server.address()))
+            .arg("--out")
+            .arg(self.root.path().join("issued"))
+            .arg("--data-dir")
+            .arg(self.server.kubeconfig().parent().unwrap())
+            .output()
+            .unwrap();
+        let errors = String::from_utf8_lossy(&issued.stderr);
+        assert!(issued.status.success(), "{errors}");
+        let line = String::from_utf8(issued.stdout).unwrap();
+        let expected = format!("pointsman node --node-name={name} --node-ip={address} ");
+        let flags = line
+            .trim()
+            .strip_prefix(&expected)
+            .unwrap_or_else(|| panic!("{line}"));
+        let flags: Vec<String> = flags.split(' ').map(str::to_owned).collect();
+        flags.try_into().unwrap()
     }
 
     /// Where the agent itself answers.
@@ -247,6 +265,9 @@ impl Lab {
 
     /// Everything ends; nothing of it may stay on the machine.
     async fn finish(&mut self) {
+        if self.agent.is_none() {
+            self.start_agent();
+        }
         let pods = self.http.get("/api/v1/namespaces/default/pods").await.json();
         for pod in pods["items"].as_array().into_iter().flatten() {
             self.delete(pod["metadata"]["name"].as_str().unwrap()).await;
@@ -264,7 +285,13 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        // Pods outlive their agent, so that a failed test ends them by itself.
+        // An agent that lives would start again what is killed here.
+        if let Some(agent) = &mut self.agent {
+            let _ = agent.start_kill();
+            while matches!(agent.try_wait(), Ok(None)) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
         for id in left_over(self.root.path()) {
             if let Some(id) = rustix::process::Pid::from_raw(id) {
                 let _ = rustix::process::kill_process(id, rustix::process::Signal::KILL);
@@ -294,7 +321,7 @@ fn left_over(root: &Path) -> Vec<i32> {
         };
         let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let line = String::from_utf8_lossy(&line).replace('\0', " ");
-        if line.contains(root) && !line.contains(" node --kubeconfig") {
+        if line.contains(root) && !line.contains(" node --kubeconfig=") {
             found.push(id);
         }
     }

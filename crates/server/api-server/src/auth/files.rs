@@ -9,18 +9,18 @@ use std::sync::{Mutex, PoisonError};
 static TURN: Mutex<()> = Mutex::new(());
 
 /// The mode of files that hold a private key or a token.
-pub(crate) const SECRET: u32 = 0o600;
+pub const SECRET: u32 = 0o600;
 /// The mode of files that anybody may read.
 pub(crate) const PUBLIC: u32 = 0o644;
 
 /// Makes `dir`, readable by its owner only, and its parents.
-pub(crate) fn private_dir(dir: &Path) -> io::Result<()> {
+pub fn private_dir(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     fs::set_permissions(dir, fs::Permissions::from_mode(0o700))
 }
 
 /// Writes a temporary file beside `path`, flushes it to disk and renames it over `path`.
-pub(crate) fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let name = path
         .file_name()
         .ok_or(io::ErrorKind::InvalidInput)?

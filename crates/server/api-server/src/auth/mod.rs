@@ -12,7 +12,7 @@
 
 pub mod authn;
 pub mod bootstrap;
-pub(crate) mod files;
+pub mod files;
 pub mod flow;
 pub mod impersonation;
 pub mod kubeconfig;
