@@ -60,5 +60,10 @@ fn no_node_gets_the_default_route_or_the_range_of_another() {
     let log = std::fs::read_to_string(cluster.data_dir().join("logs/n1-node.log")).unwrap();
     for name in ["a-greedy", "a-thief", "a-stranger"] {
         assert!(log.contains(&format!("node=\"{name}\"")), "{name}: {log}");
+        eventually("an event says so", || {
+            let described = cluster.kubectl(&["describe", "node", name]);
+            let said = |line: &str| line.contains("PodRangeNotRouted") && line.contains("n1 has no route");
+            described.lines().any(said).then_some(())
+        });
     }
 }

@@ -1,5 +1,6 @@
 //! Where are the other nodes' pods, and which addresses may ours have?
 
+use pointsman_api_client::events::{News, Recorder, Severity, Subject};
 use pointsman_fabric::{Claim, Disbelief, Netns, Network, Prefix, Route, settle};
 use pointsman_model::Moment;
 use pointsman_objects::Node;
@@ -115,13 +116,26 @@ impl Neighbours {
     }
 
     /// Says once about each range that it gets no route, as long as that is so.
-    fn tell(&mut self, disbelieved: &[(Claim, Disbelief)]) {
+    fn tell(&mut self, disbelieved: &[(Claim, Disbelief)], events: &Recorder) {
         let mut saying = BTreeSet::new();
         for (claim, why) in disbelieved {
             let Claim { holder, range } = claim;
             let words = format!("{holder} {range}: {why}");
             if !self.said.contains(&words) {
                 tracing::warn!(node = holder, %range, %why, "no route to the pods of a node");
+                events.record(News {
+                    subject: Subject {
+                        api_version: "v1".into(),
+                        kind: "Node".into(),
+                        namespace: String::new(),
+                        name: holder.clone(),
+                        // As kubelets write it, by which `kubectl describe node` finds it.
+                        uid: holder.clone(),
+                    },
+                    severity: Severity::Warning,
+                    reason: "PodRangeNotRouted".into(),
+                    message: format!("{} has no route to its pod range {range}: {why}", self.own),
+                });
             }
             saying.insert(words);
         }
@@ -129,13 +143,13 @@ impl Neighbours {
     }
 
     /// Carries the plan out; what fails is tried again with the next change.
-    pub(crate) fn apply(&mut self) {
+    pub(crate) fn apply(&mut self, events: &Recorder) {
         let Plan {
             add,
             remove,
             disbelieved,
         } = self.plan();
-        self.tell(&disbelieved);
+        self.tell(&disbelieved, events);
         if add.is_empty() && remove.is_empty() {
             return;
         }

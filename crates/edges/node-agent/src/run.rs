@@ -96,7 +96,15 @@ pub async fn run(
         runs,
     };
     let room = Room::of_host(&Host::read(&config.root_dir));
-    let agent = Agent::new(tools, settings, probing, recorder, found, config.refresh, room);
+    let agent = Agent::new(
+        tools,
+        settings,
+        probing,
+        recorder.clone(),
+        found,
+        config.refresh,
+        room,
+    );
     let mut tasks = JoinSet::new();
     tasks.spawn(recording);
     if let Some(address) = config.listen {
@@ -117,7 +125,15 @@ pub async fn run(
         });
         tasks.spawn(server.run(listener, tls));
     }
-    start_heartbeats(&mut tasks, &config, heart_client, &client, &runtime, metrics);
+    start_heartbeats(
+        &mut tasks,
+        &config,
+        heart_client,
+        &client,
+        &runtime,
+        metrics,
+        recorder,
+    );
     watch_pods(&mut tasks, &config, &client, inputs);
     agent.run(received, events, reports, stopping).await;
     Ok(())
@@ -149,6 +165,7 @@ fn start_heartbeats(
     client: &Client,
     runtime: &Arc<dyn Runtime>,
     metrics: Metrics,
+    events: Recorder,
 ) {
     let waiting = "no pod addresses yet: the Node has no spec.podCIDR";
     let trouble = config.pod_ranges.is_empty().then(|| waiting.to_owned());
@@ -177,6 +194,7 @@ fn start_heartbeats(
         runtime: runtime.clone(),
         trouble,
         pool,
+        events,
     };
     tasks.spawn(places.follow(client.clone()));
     let flags = (config.frequency, config.own_report_period);
@@ -194,6 +212,7 @@ struct Places {
     runtime: Arc<dyn Runtime>,
     trouble: watch::Sender<Option<String>>,
     pool: watch::Sender<String>,
+    events: Recorder,
 }
 
 impl Places {
@@ -219,7 +238,7 @@ impl Places {
                 Event::Deleted { key, .. } => neighbours.see(key.name(), None),
             }
             if synced && keeps_routes {
-                neighbours.apply();
+                neighbours.apply(&self.events);
             }
         }
     }
