@@ -139,7 +139,9 @@ fn mtus() -> Vec<(String, u32)> {
     };
     let entries = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    let others = names.filter(|name| *name != uplink && name != "lo" && !name.starts_with("kube-ipvs"));
+    let is_up =
+        |name: &String| word(&format!("/sys/class/net/{name}/operstate")).is_some_and(|state| state == "up");
+    let others = names.filter(|name| *name != uplink && is_up(name));
     // `/sys` may be that of another network namespace, and knows nothing of ours then.
     let Some(first) = mtu(&uplink) else {
         return Vec::new();
