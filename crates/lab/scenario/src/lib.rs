@@ -24,7 +24,7 @@ use changes::Changes;
 use cluster::{Cluster, NAMESPACE};
 use figures::{Bounds, Figures};
 use gates::Gates;
-use jitter::Jitter;
+pub use jitter::Jitter;
 use report::Collector;
 pub use rolling::{Gate, Rolling};
 use serde_json::{Value, json};
