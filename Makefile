@@ -157,6 +157,11 @@ dist: export CC_x86_64_unknown_linux_musl := x86_64-linux-gnu-gcc
 dist: export CC_aarch64_unknown_linux_musl := aarch64-linux-gnu-gcc
 dist: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER := aarch64-linux-gnu-gcc
 
+.PHONY: bench-terminating
+bench-terminating: deps ## Measure rolling updates with terminating endpoints in slices and without (root)
+	$(CARGO) build --locked --release --bin pointsman
+	$(BENCH) terminating -- target/release/pointsman
+
 .PHONY: dist
 dist: build-deps ## Build what is shipped, in dist/: a static program for each of ARCHES, Debian packages, checksums, an SBOM
 	$(call install,$(foreach arch,$(ARCHES),$(COMPILER_$(arch))))
