@@ -215,7 +215,8 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     }
     flags.ignored.warn();
     let file: File = config_file::read(flags.config.as_deref())?;
-    if let Some(score) = file.oom_score_adj.or(flags.oom_score_adj)
+    let score = file.oom_score_adj.or(flags.oom_score_adj);
+    if let Some(score) = score
         && let Err(error) = std::fs::write("/proc/self/oom_score_adj", score.to_string())
     {
         tracing::warn!(%error, score, "the OOM score cannot be set");
@@ -225,6 +226,7 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     let shown = config::shown_conntrack(&flags.conntrack, &file.conntrack, &conntrack);
     let mut config = config::resolve(flags, file)?;
     config.shown["conntrack"] = shown;
+    config.shown["oomScoreAdj"] = score.into();
     if let Some(path) = write_to {
         let text = serde_saphyr::to_string(&config.shown)?;
         return std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()));

@@ -186,7 +186,8 @@ pub(super) fn shown_conntrack(
     })
 }
 
-/// The configuration as a KubeProxyConfiguration, which a proxy could be started with again.
+/// The configuration as a KubeProxyConfiguration, which a proxy could be started with again. Fields of what is
+/// not here (IPVS, Windows, profiling) are there with the values that mean "not set".
 fn shown(config: &Config) -> Value {
     let (local, ranges, bridge, prefix) = match &config.local {
         LocalMode::ClusterCidr(ranges) => ("ClusterCIDR", ranges.join(","), String::new(), String::new()),
@@ -217,7 +218,25 @@ fn shown(config: &Config) -> Value {
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",
         "mode": config.mode.as_str(),
-        "clientConnection": { "kubeconfig": kubeconfig },
+        "clientConnection": {
+            "kubeconfig": kubeconfig, "acceptContentTypes": "", "contentType": "", "qps": 0, "burst": 0,
+        },
+        "configSyncPeriod": "0s",
+        "enableProfiling": false,
+        "logging": { "flushFrequency": 0, "verbosity": 0, "options": {
+            "json": { "infoBufferSize": 0 }, "text": { "infoBufferSize": 0 },
+        } },
+        "ipvs": {
+            "syncPeriod": "0s", "minSyncPeriod": "0s", "scheduler": "", "excludeCIDRs": null, "strictARP": false,
+            "tcpTimeout": "0s", "tcpFinTimeout": "0s", "udpTimeout": "0s",
+        },
+        "winkernel": {
+            "networkName": "", "sourceVip": "", "enableDSR": false, "rootHnsEndpointName": "",
+            "forwardHealthCheckVip": false,
+        },
+        "oomScoreAdj": null,
+        "portRange": "",
+        "showHiddenMetricsForVersion": "",
         "hostnameOverride": config.node,
         "clusterCIDR": ranges,
         "detectLocalMode": local,

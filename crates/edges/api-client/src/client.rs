@@ -1,6 +1,7 @@
 //! How is one request sent, and how is its answer read?
 
 use crate::error::{ApiError, Status};
+use crate::request_metrics::{Measured, RequestMetrics};
 use crate::resource::{Resource, push_segment};
 use crate::rights::Rights;
 use bytes::Bytes;
@@ -9,7 +10,8 @@ use http_body_util::BodyExt;
 use kube::client::Body;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// How long a single request may take before it counts as lost.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -20,6 +22,9 @@ pub struct Client {
     inner: kube::Client,
     timeout: Duration,
     rights: Rights,
+    /// The server's address, as metrics name it.
+    host: Arc<str>,
+    measured: Option<Measured>,
 }
 
 /// A change of part of an object.
@@ -91,12 +96,29 @@ impl Client {
             inner,
             timeout: REQUEST_TIMEOUT,
             rights: Rights::default(),
+            host: Arc::default(),
+            measured: None,
         }
     }
 
     /// The rights that requests of this client and its clones lack.
     pub fn rights(&self) -> Rights {
         self.rights.clone()
+    }
+
+    pub(crate) fn at(self, host: &str) -> Self {
+        Self {
+            host: host.into(),
+            ..self
+        }
+    }
+
+    /// The same client, whose requests are measured.
+    #[must_use]
+    pub fn measured_by(mut self, metrics: RequestMetrics) -> Self {
+        let host = Arc::clone(&self.host);
+        self.measured = Some(Measured { metrics, host });
+        self
     }
 
     /// Requests on one collection, in a namespace or over all.
@@ -127,8 +149,13 @@ impl Client {
         body: impl Into<Bytes>,
     ) -> Result<Bytes, ApiError> {
         let exchange = async {
+            let verb = method.to_string();
             let response = self.send(method, path, content_type, body.into()).await?;
-            read_all(response.into_body()).await
+            let answer = read_all(response.into_body()).await?;
+            if let Some(measured) = &self.measured {
+                measured.read(&verb, answer.len());
+            }
+            Ok(answer)
         };
         match tokio::time::timeout(self.timeout, exchange).await {
             Ok(answer) => answer,
@@ -147,6 +174,7 @@ impl Client {
         content_type: Option<&'static str>,
         body: Bytes,
     ) -> Result<Response<Body>, ApiError> {
+        let sent = body.len();
         let mut request = Request::builder()
             .method(method.clone())
             .uri(path)
@@ -157,11 +185,13 @@ impl Client {
         let request = request
             .body(Body::from(body.to_vec()))
             .map_err(|error| ApiError::Unreadable(format!("{path} is no path: {error}")))?;
-        let response = self
-            .inner
-            .send(request)
-            .await
-            .map_err(|error| unreachable(&error))?;
+        let began = Instant::now();
+        let response = self.inner.send(request).await;
+        if let Some(measured) = &self.measured {
+            let code = response.as_ref().ok().map(|response| response.status().as_u16());
+            measured.answered(method.as_str(), code, began.elapsed(), sent);
+        }
+        let response = response.map_err(|error| unreachable(&error))?;
         if response.status().is_success() {
             self.rights.granted(&method, path);
             return Ok(response);

@@ -62,6 +62,7 @@ pub async fn connect(source: &Source, user_agent: &str) -> Result<Client, Connec
     if let Ok(agent) = http::HeaderValue::from_str(user_agent) {
         config.headers.push((http::header::USER_AGENT, agent));
     }
+    let host = config.cluster_url.authority().map(ToString::to_string);
     let client = kube::Client::try_from(config).map_err(|error| ConnectError::Setup(Box::new(error)))?;
-    Ok(Client::new(client))
+    Ok(Client::new(client).at(&host.unwrap_or_default()))
 }

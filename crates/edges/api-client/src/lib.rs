@@ -15,6 +15,7 @@ pub mod kubeconfig;
 pub mod lease;
 mod list;
 pub mod reflector;
+mod request_metrics;
 pub mod resource;
 pub mod rights;
 #[cfg(test)]
@@ -25,6 +26,7 @@ pub use client::{Api, Client, DeleteOptions, Patch};
 pub use connect::{ConnectError, Source};
 pub use error::{ApiError, Recovery, Status};
 pub use reflector::Reflector;
+pub use request_metrics::RequestMetrics;
 pub use resource::Resource;
 pub use rights::Rights;
 pub use watch::{Event, ObjectKey, Scope, Watcher};

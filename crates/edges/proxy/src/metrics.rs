@@ -4,6 +4,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use pointsman_api_client::RequestMetrics;
 use pointsman_dataplane::trigger::{Cause, Trigger};
 use pointsman_dataplane::{Recovery, Scope, Totals, Watermark, Written};
 use pointsman_kernel::Mode;
@@ -28,6 +29,9 @@ pub struct Metrics {
     pub healthz: Family<Counter>,
     /// Answers of `/livez` by code.
     pub livez: Family<Counter>,
+    /// Whether features are on, by name and stage.
+    pub features: Family<Gauge>,
+    pub requests: RequestMetrics,
     watermark: Family<Gauge>,
 }
 
@@ -57,6 +61,8 @@ pub struct FamilyMetrics {
     pub repairs: Counter,
     /// Chains in which partial syncs led elsewhere than a full one would.
     pub divergences: Counter,
+    /// Rules of another mode that could not be removed.
+    pub cleanup_failures: Counter,
     /// Stale UDP flows that were deleted.
     pub flows_deleted: Counter,
     /// How long looking for stale flows takes.
@@ -99,6 +105,14 @@ impl Metrics {
                 "kubeproxy_proxy_livez_total",
                 "Answers of /livez by HTTP code; 503 means that a sync is overdue.",
             ),
+            features: registry.gauges(
+                Definition::new(
+                    "kubernetes_feature_enabled",
+                    "Whether a feature gate is on; the stage is empty for those that are stable.",
+                )
+                .labels(&["name", "stage"]),
+            ),
+            requests: RequestMetrics::new(registry),
             watermark: registry.gauges(
                 Definition::new(
                     "pointsman_proxy_watermark_resource_version",
@@ -190,6 +204,7 @@ struct Defined {
     writes: Writes,
     iptables: Option<IptablesWrites>,
     elements: Option<Family<Counter>>,
+    cleanup_failures: Option<Family<Counter>>,
     no_local: Family<Gauge>,
     flows_deleted: Family<Counter>,
     flows_duration: Family<Histogram>,
@@ -241,6 +256,13 @@ impl Defined {
                     registry,
                     "pointsman_proxy_nftables_elements_total",
                     "Elements of sets and maps added or deleted: what a change costs the kernel.",
+                )
+            }),
+            cleanup_failures: (!iptables).then(|| {
+                counter(
+                    registry,
+                    "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total",
+                    "Attempts to remove rules that another mode left and that could not be removed.",
                 )
             }),
             no_local: registry.gauges(
@@ -297,6 +319,7 @@ impl Defined {
             rules_last: tables(1),
             input: [0, 1, 2].map(|part| optional(iptables.map(|defined| &defined.input[part]))),
             elements: optional(self.elements.as_ref()),
+            cleanup_failures: optional(self.cleanup_failures.as_ref()),
             transactions: self.writes.transactions.with(&series),
             disturbances: self.writes.disturbances.with(&series),
             repairs: self.writes.repairs.with(&series),

@@ -5,12 +5,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use ::http::{Request, Response};
 use pointsman_api_client::{Client, ConnectError, Event, Resource, Scope, Watcher, connect};
-use pointsman_dataplane::convert;
+use pointsman_dataplane::{Restores, convert};
 use pointsman_guard::{Guard, TlsError};
 use pointsman_http::{Body, Connections, Incoming, Limits, Wildcard, bind};
 use pointsman_kernel::Mode;
 use pointsman_kernel::features::{Unsupported, probe_nftables};
-use pointsman_model::Interner;
+use pointsman_model::{Feature, Interner};
 use pointsman_objects::{Node, compact, names};
 use pointsman_telemetry::{BuildInfo, Registry, register_process};
 use serde::de::DeserializeOwned;
@@ -72,6 +72,10 @@ pub async fn run(
         },
     );
     let measured = Metrics::new(&registry, config.mode);
+    let client = client.measured_by(measured.requests.clone());
+    let minimal = f64::from(u8::from(config.restores == Restores::Minimal));
+    let gate = [Feature::MinimizeIPTablesRestore.name(), ""];
+    measured.features.with(&gate).set(minimal);
     let watermarks = Watermarks::new(&config.node, jiff::Timestamp::now());
     let (sender, reports) = mpsc::unbounded_channel();
     let owner = Owner::start(config.clone(), measured.clone(), watermarks.clone(), sender)

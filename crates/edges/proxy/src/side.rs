@@ -161,6 +161,7 @@ impl<A: Address> Side<A> {
     pub fn take(&mut self, report: Report<A>, now: Instant) -> bool {
         match report {
             Report::Synced { batch, result, at } => return self.finish(*batch, result, at),
+            Report::LeftOver => self.metrics.cleanup_failures.inc(),
             Report::Looked(look) => self.guarded(now, Event::Looked(look)),
             Report::Compared { of, found, took } => {
                 let event = Event::Compared {

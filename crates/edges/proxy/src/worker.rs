@@ -37,6 +37,8 @@ pub(crate) enum Report<A> {
     },
     /// Whether the rules are as we left them.
     Looked(Look),
+    /// Rules of another mode could not be removed.
+    LeftOver,
     /// A comparison ended.
     Compared {
         of: Compared,
@@ -112,7 +114,7 @@ impl<A: Address> State<A> {
                         at: Instant::now(),
                     });
                     if complete && self.predecessors == Predecessors::Untouched {
-                        self.remove_predecessors();
+                        self.remove_predecessors(&report);
                     }
                 }
                 Job::Look(effort) => report(Report::Looked(self.look(effort))),
@@ -172,7 +174,7 @@ impl<A: Address> State<A> {
     }
 
     /// Only once, after our own rules are in place: a node that changes its mode has no gap.
-    fn remove_predecessors(&mut self) {
+    fn remove_predecessors(&mut self, report: &Reporter<A>) {
         self.predecessors = Predecessors::Removed;
         let started = Instant::now();
         let Some(programmer) = &mut self.programmer else {
@@ -180,6 +182,7 @@ impl<A: Address> State<A> {
         };
         if let Err(error) = programmer.remove_predecessors() {
             tracing::warn!(family = %A::FAMILY, error = %Chain(&error), "rules of another mode may be left over");
+            report(Report::LeftOver);
         }
         let took_seconds = started.elapsed().as_secs_f64();
         tracing::debug!(family = %A::FAMILY, took_seconds, "looked for rules of another mode");

@@ -22,7 +22,7 @@ pub struct BuildInfo {
     pub role: &'static str,
 }
 
-/// Adds the `process_*` families and `pointsman_build_info` to `registry`.
+/// Adds the `process_*` families, `pointsman_build_info` and its form for Kubernetes' dashboards to `registry`.
 pub fn register_process(registry: &Registry, build: BuildInfo) {
     registry.count_overflows();
     registry.collector(move |encoder: &mut Encoder| {
@@ -37,6 +37,33 @@ pub fn register_process(registry: &Registry, build: BuildInfo) {
                     ("revision", build.revision),
                     ("role", build.role),
                     ("version", build.version),
+                ],
+                1.0,
+            );
+        let mut numbers = build.version.split('.');
+        let (major, minor) = (numbers.next().unwrap_or(""), numbers.next().unwrap_or(""));
+        let platform = match std::env::consts::ARCH {
+            "x86_64" => "linux/amd64",
+            "aarch64" => "linux/arm64",
+            _ => "linux",
+        };
+        encoder
+            .family(
+                "kubernetes_build_info",
+                "Which build is running, in the labels that components of Kubernetes have; always 1.",
+                Kind::Gauge,
+            )
+            .sample(
+                &[
+                    ("major", major),
+                    ("minor", minor),
+                    ("git_version", &format!("v{}", build.version)),
+                    ("git_commit", build.revision),
+                    ("git_tree_state", ""),
+                    ("build_date", ""),
+                    ("go_version", ""),
+                    ("compiler", "rustc"),
+                    ("platform", platform),
                 ],
                 1.0,
             );
@@ -197,5 +224,6 @@ mod tests {
         assert!(value("process_start_time_seconds") > 1_500_000_000.0);
         assert!(value("process_cpu_seconds_total") >= 0.0);
         assert_eq!(value("pointsman_build_info"), 1.0);
+        assert_eq!(value("kubernetes_build_info"), 1.0);
     }
 }
