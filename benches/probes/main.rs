@@ -6,6 +6,7 @@
 #![expect(clippy::print_stdout, reason = "the table is what this program is for")]
 
 mod exec;
+mod floors;
 mod measure;
 mod probe;
 mod report;
@@ -22,9 +23,12 @@ fn main() -> Result<()> {
     match words.as_slice() {
         ["serve"] => serve::run(),
         ["probe", load] => probe::run(serde_json::from_str(load)?),
-        [] => measure_all(false),
-        ["--quick"] => measure_all(true),
-        _ => anyhow::bail!("usage: probes [--quick]"),
+        ["burn"] => floors::burn(),
+        ["--floors"] => floors::measure_all(false),
+        ["--floors", "--quick"] => floors::measure_all(true),
+        [] => measure_all(false).and_then(|()| floors::measure_all(false)),
+        ["--quick"] => measure_all(true).and_then(|()| floors::measure_all(true)),
+        _ => anyhow::bail!("usage: probes [--floors] [--quick]"),
     }
 }
 
@@ -35,6 +39,7 @@ fn measure_all(quick: bool) -> Result<()> {
         handler: probe::Handler::Http,
         count,
         period_ms,
+        timeout_ms: 1000,
         seconds,
         limit: f64::INFINITY,
         cpu_share: 1.0,

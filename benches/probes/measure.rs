@@ -10,6 +10,19 @@ pub fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+/// CPU time of the processes that this one started and that have ended.
+pub fn children_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // Their user and system time are the 14th and 15th fields after the name, which is in parentheses.
+    let fields = stat.rsplit(')').next().unwrap_or("").split_whitespace();
+    let ticks: u64 = fields
+        .skip(13)
+        .take(2)
+        .filter_map(|field| field.parse::<u64>().ok())
+        .sum();
+    Duration::from_secs(ticks) / rustix::param::clock_ticks_per_second() as u32
+}
+
 /// Resident memory of this process in MiB.
 pub fn resident_mib() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -1,7 +1,7 @@
 //! One load on one prober.
 
 use crate::exec::Processes;
-use crate::measure::{Counts, cpu_time, resident_mib};
+use crate::measure::{Counts, children_time, cpu_time, resident_mib};
 use anyhow::Result;
 use pointsman_objects::pod_manifest::PodManifest;
 use pointsman_probe_io::{Config, Floors, Limits, Policy, Prober, Reading, Started};
@@ -12,7 +12,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Handler {
     Http,
     Tcp,
@@ -37,6 +37,7 @@ pub struct Load {
     pub handler: Handler,
     pub count: usize,
     pub period_ms: i64,
+    pub timeout_ms: i64,
     pub seconds: u64,
     /// Checks per second that the budget allows; infinity travels as null.
     #[serde(deserialize_with = "or_infinite")]
@@ -59,6 +60,8 @@ pub struct Sample {
     pub jitter_p50_ms: f64,
     pub jitter_p99_ms: f64,
     pub cpu_share: f64,
+    /// CPU share of the processes that it started.
+    pub children_share: f64,
     pub rss_mib: f64,
     pub stretch: f64,
 }
@@ -123,9 +126,10 @@ async fn measure(load: Load) -> Result<Sample> {
 
     // Reading the counters is left out of the CPU time.
     let before = Counts::read(&registry);
-    let (cpu, began) = (cpu_time(), Instant::now());
+    let (cpu, children, began) = (cpu_time(), children_time(), Instant::now());
     tokio::time::sleep(Duration::from_secs(load.seconds)).await;
     let (cpu, took) = (cpu_time() - cpu, began.elapsed().as_secs_f64());
+    let children = children_time() - children;
     let rss_mib = resident_mib();
     let after = Counts::read(&registry);
     let (successful, failed) = after.checks_since(&before);
@@ -135,6 +139,7 @@ async fn measure(load: Load) -> Result<Sample> {
         jitter_p50_ms: after.late_since(&before, 0.5),
         jitter_p99_ms: after.late_since(&before, 0.99),
         cpu_share: cpu.as_secs_f64() / took,
+        children_share: children.as_secs_f64() / took,
         rss_mib,
         stretch: after.stretch,
         load,
@@ -150,6 +155,8 @@ fn pod(at: usize, load: &Load) -> PodManifest {
     };
     probe["periodSeconds"] = json!(1);
     probe["periodMilliseconds"] = json!(load.period_ms - 1000);
+    probe["timeoutSeconds"] = json!(1);
+    probe["timeoutMilliseconds"] = json!(load.timeout_ms - 1000);
     let pod = json!({
         "metadata": {"uid": format!("uid-{at}"), "name": format!("pod-{at}"), "namespace": "bench"},
         "spec": {"containers": [{"name": "c", "readinessProbe": probe}]},
