@@ -194,7 +194,7 @@ fn a_step_that_a_node_does_not_take_degrades_its_owner_and_brings_default_back()
     cluster.kubectl(&[&["patch"], &map[..], &["--type=merge", "-p", patch]].concat());
     succeed(&cluster, &["apply", MEDIUM.name]);
     let said = observer.follow(WISHES);
-    let quick = maps.len();
+    let (quick, medium) = (maps.len(), nodes.len());
 
     // An agent that neither takes up its setting nor says so, as one that hangs.
     let stopped = Stopped::agent(&cluster, "n3");
@@ -240,7 +240,7 @@ fn a_step_that_a_node_does_not_take_degrades_its_owner_and_brings_default_back()
     assert!(!output.status.success(), "{output:?}");
     assert!(errors.contains("MachineConfigOperator: Kubelet"), "{errors}");
     assert_in_force(&cluster, &DEFAULT);
-    for sight in nodes.since(0) {
+    for sight in nodes.since(medium) {
         // It woke up with the news of a wish that was given up meanwhile.
         let is_late = name(&sight.object) == "n3" && frequency(&sight.object) == LOW.report;
         assert!(!is_late, "{:#}", sight.object);
