@@ -257,7 +257,7 @@ fn every_role_runs_from_the_image_with_the_rights_of_its_manifest() {
     let service = cluster.create(Resource::SERVICES, Some("default"), SERVICE);
     let address = service["spec"]["clusterIP"].as_str().unwrap().to_owned();
     cluster.create(Resource::PODS, Some("default"), POD);
-    let _controllers = containerd.run(&cluster, "controllers", &[kubeconfig.clone()]);
+    let _controllers = containerd.run(&cluster, "controllers", std::slice::from_ref(&kubeconfig));
     cluster.patch_pod_status("web-1", status("True"));
     for (folder, mode) in [("proxy", "iptables"), ("proxy-nftables", "nftables")] {
         let config = format!(
