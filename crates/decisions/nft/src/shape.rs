@@ -68,7 +68,7 @@ impl<A: Address> PortSlots<A> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Remembered {
     pub seconds: u32,
-    /// Never zero.
+    /// The number of the Service port among those that remember clients: a number that is not zero.
     pub number: u16,
 }
 
