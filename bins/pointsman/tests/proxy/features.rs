@@ -60,6 +60,10 @@ fn a_udp_client_that_keeps_its_port_follows_its_service_to_a_new_endpoint() {
         eventually("the flow was deleted and counted", || {
             cluster.metric(deleted) >= 1.0
         });
+        cluster.delete(Resource::SERVICES, Some("default"), "dns");
+        eventually("nobody answers once the Service is gone", || {
+            said(&client).is_none()
+        });
     });
 }
 

@@ -10,10 +10,12 @@ use crate::netlink::{Attribute, Attributes, Malformed, Message, Writer};
 /// Numbers from `linux/netfilter/nfnetlink_conntrack.h`.
 pub mod wire {
     pub const SUBSYSTEM: u16 = 1;
+    pub const NEW: u16 = 0;
     pub const GET: u16 = 1;
     pub const DELETE: u16 = 2;
     pub const TUPLE_ORIG: u16 = 1;
     pub const TUPLE_REPLY: u16 = 2;
+    pub const TIMEOUT: u16 = 7;
     pub const ID: u16 = 12;
     pub const TUPLE_IP: u16 = 1;
     pub const TUPLE_PROTO: u16 = 2;
@@ -21,6 +23,11 @@ pub mod wire {
     pub const V4_DST: u16 = 2;
     pub const V6_SRC: u16 = 3;
     pub const V6_DST: u16 = 4;
+    pub const FILTER: u16 = 25;
+    pub const FILTER_ORIG_FLAGS: u16 = 1;
+    pub const FILTER_DESTINATION: u32 = 1 << 1;
+    pub const FILTER_PROTOCOL: u32 = 1 << 3;
+    pub const FILTER_DESTINATION_PORT: u32 = 1 << 5;
     pub const PROTO_NUM: u16 = 1;
     pub const PROTO_SRC_PORT: u16 = 2;
     pub const PROTO_DST_PORT: u16 = 3;
@@ -58,6 +65,19 @@ impl Tuple {
                     proto.u16_be(wire::PROTO_DST_PORT, port);
                 }
             });
+        });
+    }
+
+    /// Asks for flows whose original direction has this protocol and, as far as they are given, this destination
+    /// and destination port. Kernels before 5.8 do not look at it and list all.
+    pub fn encode_filter(&self, writer: &mut Writer) {
+        let flag = |given: bool, flag: u32| if given { flag } else { 0 };
+        let flags = wire::FILTER_PROTOCOL
+            | flag(self.destination.is_some(), wire::FILTER_DESTINATION)
+            | flag(self.destination_port.is_some(), wire::FILTER_DESTINATION_PORT);
+        self.encode(wire::TUPLE_ORIG, writer);
+        writer.nest(wire::FILTER, |filter| {
+            filter.u32_host(wire::FILTER_ORIG_FLAGS, flags);
         });
     }
 

@@ -1,6 +1,6 @@
 //! How are flows listed and deleted?
 
-use pointsman_netlink::conntrack::{Flow, wire};
+use pointsman_netlink::conntrack::{Flow, Tuple, wire};
 use pointsman_netlink::netlink::{Header, Malformed, Message, Writer, flags};
 
 use crate::socket::{Buffers, RequestError, Socket, SocketError};
@@ -18,20 +18,39 @@ impl Conntrack {
         Ok(Self { socket })
     }
 
-    /// All flows of an address family (2 for IPv4, 10 for IPv6). What changes during the listing may be in it
-    /// or not.
-    pub fn list(&mut self, family: u8) -> Result<Vec<Flow>, RequestError> {
-        let mut flows = Vec::new();
-        let header = header(family, wire::GET, flags::DUMP);
-        self.request(header, |_| {}, &mut |message| {
-            flows.push(Flow::decode(message)?);
+    /// Visits the flows of an address family (2 for IPv4, 10 for IPv6) with the protocol, destination and destination
+    /// port that `like` has; all, if it has no protocol. What changes during the listing may be in it or not, and a flow
+    /// may be in it twice.
+    pub fn visit(
+        &mut self,
+        family: u8,
+        like: &Tuple,
+        visit: &mut dyn FnMut(Flow),
+    ) -> Result<(), RequestError> {
+        let body = |w: &mut Writer| {
+            if like.protocol != 0 {
+                like.encode_filter(w);
+            }
+        };
+        self.request(header(family, wire::GET, flags::DUMP), body, &mut |message| {
+            visit(Flow::decode(message)?);
             Ok(())
-        })?;
-        Ok(flows)
+        })
     }
 
-    /// Deletes one flow; one that is gone already is fine.
-    pub fn delete(&mut self, family: u8, flow: &Flow) -> Result<(), RequestError> {
+    /// Makes the kernel track a flow, for this many seconds.
+    pub fn add(&mut self, family: u8, flow: &Flow, seconds: u32) -> Result<(), RequestError> {
+        let body = |w: &mut Writer| {
+            flow.original.encode(wire::TUPLE_ORIG, w);
+            flow.reply.encode(wire::TUPLE_REPLY, w);
+            w.u32_be(wire::TIMEOUT, seconds);
+        };
+        let flags = flags::CREATE | flags::EXCLUSIVE;
+        self.request(header(family, wire::NEW, flags), body, &mut |_| Ok(()))
+    }
+
+    /// Deletes one flow; returns whether it was still there.
+    pub fn delete(&mut self, family: u8, flow: &Flow) -> Result<bool, RequestError> {
         let body = |w: &mut Writer| {
             flow.original.encode(wire::TUPLE_ORIG, w);
             if let Some(id) = flow.id {
@@ -39,8 +58,8 @@ impl Conntrack {
             }
         };
         match self.request(header(family, wire::DELETE, 0), body, &mut |_| Ok(())) {
-            Err(RequestError::NotFound) => Ok(()),
-            other => other,
+            Err(RequestError::NotFound) => Ok(false),
+            other => other.map(|()| true),
         }
     }
 

@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
-use pointsman_netlink::conntrack::Flow;
+use pointsman_netlink::conntrack::{Flow, Tuple};
 use pointsman_netlink::netlink::Errno;
 use pointsman_netlink::nft::{
     BaseChain, Chain, ChainKind, CmpOp, CtKey, DynsetOp, Element, Expr, Family, FibFlags, FibResult, Field,
@@ -493,17 +493,24 @@ fn udp_flows_are_listed_with_both_directions_and_deleted_one_by_one() {
         };
         let to_backend = |flow: &Flow| (flow.reply.source, flow.reply.source_port) == (localhost, Some(port));
         let mut conntrack = Conntrack::open(Buffers::default()).unwrap();
+        let list = |conntrack: &mut Conntrack| {
+            let mut flows = Vec::new();
+            conntrack
+                .visit(2, &Tuple::default(), &mut |flow| flows.push(flow))
+                .unwrap();
+            flows
+        };
         for meant in [&to_destination as &dyn Fn(&Flow) -> bool, &to_backend] {
             talk();
-            let flows = conntrack.list(2).unwrap();
+            let flows = list(&mut conntrack);
             let stale: Vec<&Flow> = flows.iter().filter(|flow| meant(flow)).collect();
             assert!(!stale.is_empty() && flows.len() > stale.len());
             for flow in &stale {
                 assert_eq!(flow.original.protocol, 17);
-                conntrack.delete(2, flow).unwrap();
-                conntrack.delete(2, flow).expect("one that is gone is fine");
+                assert!(conntrack.delete(2, flow).unwrap());
+                assert!(!conntrack.delete(2, flow).expect("one that is gone is fine"));
             }
-            let left = conntrack.list(2).unwrap();
+            let left = list(&mut conntrack);
             assert_eq!(left.len(), flows.len() - stale.len());
             assert!(!left.iter().any(meant));
         }

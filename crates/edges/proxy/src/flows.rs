@@ -104,6 +104,7 @@ fn clean<A: Address>(review: &UdpReview<A>, metrics: &FamilyMetrics) -> bool {
 mod tests {
     use std::net::Ipv4Addr;
 
+    use pointsman_dataplane::conntrack::Expected;
     use pointsman_model::{Backend, Port};
 
     use super::*;
@@ -117,7 +118,7 @@ mod tests {
 
     fn review(last: u8) -> UdpReview<Ipv4Addr> {
         UdpReview {
-            addresses: [(address(last), Default::default())].into(),
+            addresses: [(address(last), Expected::Only(Default::default()))].into(),
             node_ports: Default::default(),
         }
     }

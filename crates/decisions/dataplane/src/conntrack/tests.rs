@@ -97,14 +97,47 @@ fn flows_of_others_stay() {
         UdpReview::of(&[change(Protocol::Tcp, &[])]).is_empty(),
         "TCP is left alone"
     );
-    let gone = Change {
+}
+
+#[test]
+fn translated_flows_of_a_destination_that_is_gone_are_stale() {
+    let Change { name, after, .. } = change(Protocol::Udp, &["10.0.0.1:5353"]);
+    let gone = [Change {
+        name,
+        before: after,
         after: None,
-        ..change(Protocol::Udp, &[])
-    };
+    }];
+    for to in ["172.30.0.10:53", "1.1.1.1:53", "2.2.2.2:53", "192.168.0.1:30053"] {
+        assert!(is_stale(&gone, to, "10.0.0.1:5353"), "{to}");
+        assert!(
+            !is_stale(&gone, to, to),
+            "{to}: the address may be somebody's own"
+        );
+    }
     assert!(
-        UdpReview::of(&[gone]).is_empty(),
-        "a Service that is gone is left alone"
+        !is_stale(&gone, "192.168.0.1:30053", "10.9.9.9:5353"),
+        "not one of its endpoints"
     );
+    let taken_over = [gone[0].clone(), change(Protocol::Udp, &["10.0.0.1:5353"])];
+    assert!(!is_stale(&taken_over, "172.30.0.10:53", "10.0.0.1:5353"));
+}
+
+#[test]
+fn the_kernel_is_asked_for_one_destination_if_there_is_but_one() {
+    let mut review = UdpReview::of(&[change(Protocol::Udp, &["10.0.0.1:5353"])]);
+    assert_eq!(review.common(), (None, None));
+    review.node_ports.clear();
+    assert_eq!(
+        review.common(),
+        (None, Port::new(53)),
+        "three addresses with one port"
+    );
+    review.addresses.retain(|at, _| *at == at_53("1.1.1.1"));
+    assert_eq!(review.common(), (Some("1.1.1.1".parse().unwrap()), Port::new(53)));
+}
+
+fn at_53(address: &str) -> Backend<Ipv4Addr> {
+    at(&format!("{address}:53"))
 }
 
 #[test]

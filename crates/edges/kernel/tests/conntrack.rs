@@ -1,0 +1,97 @@
+//! Which flows of a large table are forgotten, and at what cost?
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use pointsman_dataplane::conntrack::UdpReview;
+use pointsman_kernel::conntrack::FlowCleaner;
+use pointsman_model::ServiceName;
+use pointsman_netlink::conntrack::{Flow, Tuple};
+use pointsman_netlink_io::{Buffers, Conntrack};
+use pointsman_testkit::cluster::Cluster;
+use pointsman_testkit::netns::Namespace;
+use pointsman_testkit::require_netns;
+
+const CLUSTER: &str = "node n1 ip=192.168.0.2
+    service default/dns 172.30.0.10:53/udp nodeport=30053
+    endpoint default/dns 10.0.1.5:5353/udp node=n1";
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+/// A flow of the client with this number.
+fn flow(client: u32, protocol: u8, to: (&str, u16), answered_by: (&str, u16)) -> Flow {
+    let source = Some(IpAddr::from(Ipv4Addr::from(0x0b00_0000 + client)));
+    let address = |text: &str| Some(text.parse().unwrap());
+    Flow {
+        original: Tuple {
+            source,
+            destination: address(to.0),
+            protocol,
+            source_port: Some(4000),
+            destination_port: Some(to.1),
+        },
+        reply: Tuple {
+            source: address(answered_by.0),
+            destination: source,
+            protocol,
+            source_port: Some(answered_by.1),
+            destination_port: Some(4000),
+        },
+        id: None,
+    }
+}
+
+/// Bytes of memory, by the name that the kernel gives them.
+fn memory(name: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.trim_matches(|c: char| !c.is_ascii_digit())
+        .parse::<u64>()
+        .unwrap()
+        << 10
+}
+
+#[test]
+fn flows_of_a_deleted_service_are_found_among_200_000_others_in_little_memory() {
+    require_netns!();
+    let namespace = Namespace::new().unwrap();
+    namespace.run(|| {
+        let mut index = Cluster::parse(CLUSTER).index::<Ipv4Addr>();
+        let batch = index.checkout();
+        let _ = index.commit(batch);
+        index.fold_service(&ServiceName::new("default", "dns").unwrap(), None, None);
+        let review = UdpReview::of(&index.checkout().changes);
+
+        let mut tracker = Conntrack::open(Buffers::default()).unwrap();
+        let mut add = |flow: Flow| tracker.add(2, &flow, 600).unwrap();
+        for client in 0..200_000 {
+            add(flow(client, TCP, ("172.30.0.10", 53), ("10.0.1.5", 5353)));
+        }
+        for client in 0..1000 {
+            add(flow(client, UDP, ("172.30.0.10", 53), ("10.0.1.5", 5353)));
+            add(flow(
+                client + 1000,
+                UDP,
+                ("192.168.0.2", 30053),
+                ("10.0.1.5", 5353),
+            ));
+            add(flow(client, UDP, ("8.8.8.8", 53), ("8.8.8.8", 53)));
+            add(flow(client, UDP, ("8.8.8.8", 30053), ("8.8.8.8", 30053)));
+        }
+        let udp = Tuple {
+            protocol: UDP,
+            ..Tuple::default()
+        };
+        let mut shown = 0;
+        tracker.visit(2, &udp, &mut |_| shown += 1).unwrap();
+        assert_eq!(shown, 4000, "the kernel leaves TCP out");
+        std::fs::write("/proc/self/clear_refs", "5").unwrap();
+        let before = memory("VmRSS:");
+        let deleted = FlowCleaner::open().unwrap().clean(&review).unwrap();
+        let grown = memory("VmHWM:").saturating_sub(before);
+        assert_eq!(deleted, 2000);
+        assert!(grown < 4 << 20, "{grown} bytes");
+        let mut left = 0;
+        tracker.visit(2, &Tuple::default(), &mut |_| left += 1).unwrap();
+        assert_eq!(left, 202_000, "TCP, and what was never translated, stay");
+    });
+}
