@@ -9,8 +9,6 @@ use pointsman_testkit::require_netns;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::fs::File;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -343,15 +341,22 @@ fn frequency(node: &Value) -> &str {
 
 /// The grace period that the controllers use now.
 fn grace_in_force(cluster: &Cluster) -> f64 {
-    let address = cluster.facts["controllers"].as_str().unwrap();
-    let mut stream = TcpStream::connect(address).unwrap();
-    let request = format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
+    let pki = cluster.data_dir().join("pki");
+    let output = Command::new("curl")
+        .args(["-sk", "--cert"])
+        .arg(pki.join("sli.crt"))
+        .arg("--key")
+        .arg(pki.join("sli.key"))
+        .arg(format!(
+            "https://{}/metrics",
+            cluster.facts["controllers"].as_str().unwrap()
+        ))
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
     let metric = "pointsman_controllers_node_monitor_grace_period_seconds ";
     let value = text.lines().find_map(|line| line.strip_prefix(metric));
-    value.unwrap().trim().parse().unwrap()
+    value.unwrap_or_else(|| panic!("{text}")).trim().parse().unwrap()
 }
 
 fn wish(cluster: &Cluster) -> Value {
