@@ -28,6 +28,7 @@ TEST_PACKAGES := \
   iproute2:/usr/sbin/ip \
   conntrack:/usr/sbin/conntrack \
   containerd:/usr/bin/containerd \
+  curl:/usr/bin/curl \
   runc:/usr/sbin/runc \
   e2fsprogs:/usr/sbin/mkfs.ext4 \
   chromium:/usr/bin/chromium \
