@@ -236,17 +236,16 @@ fn a_retry_stays_partial_when_nothing_was_written() {
     let _ = index.commit(batch);
 }
 
+/// Commits what there is, and returns when the changes behind its samples began.
+fn report(index: &mut Index<Ipv4Addr>) -> Vec<i64> {
+    let batch = index.checkout();
+    let triggers = index.commit(batch).triggers;
+    triggers.iter().map(|trigger| trigger.began.at.0).collect()
+}
+
 #[test]
 fn trigger_times_follow_their_slices() {
     let mut index = index();
-    let report = |index: &mut Index<Ipv4Addr>| {
-        let batch = index.checkout();
-        let triggers = index.commit(batch).triggers;
-        triggers
-            .iter()
-            .map(|trigger| trigger.began.at.0)
-            .collect::<Vec<_>>()
-    };
     let at = |time| Some(Moment(time));
     index.fold_slice(slice("s", "a", &[1]), rv(1), at(2_000));
     index.fold_slice(slice("s", "a", &[2]), rv(2), at(3_000));
@@ -277,14 +276,6 @@ fn trigger_times_follow_their_slices() {
 fn changes_of_services_are_measured_where_they_alter_rules() {
     let mut index = Index::new("n1".into(), ExternalIps::Honoured, Moment(1_000));
     let at = |time| Began::seen(Moment(time));
-    let report = |index: &mut Index<Ipv4Addr>| {
-        let batch = index.checkout();
-        let triggers = index.commit(batch).triggers;
-        triggers
-            .iter()
-            .map(|trigger| trigger.began.at.0)
-            .collect::<Vec<_>>()
-    };
     let listed = |index: &mut Index<Ipv4Addr>, number| {
         index.advance(Watermark {
             services: rv(number),
