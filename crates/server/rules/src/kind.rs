@@ -67,6 +67,8 @@ pub enum Subresource {
     Finalize,
     /// The node agent's log stream.
     Log,
+    /// Issues a token of a service account.
+    Token,
 }
 
 impl Subresource {
@@ -79,6 +81,7 @@ impl Subresource {
             Self::Eviction => "eviction",
             Self::Finalize => "finalize",
             Self::Log => "log",
+            Self::Token => "token",
         }
     }
 }

@@ -5,11 +5,11 @@
 //! so that a kind that is not served does not compile.
 
 use crate::kind::Scope::{Cluster, Namespaced};
-use crate::kind::Subresource::{Binding, Eviction, Finalize, Log, Scale, Status};
+use crate::kind::Subresource::{Binding, Eviction, Finalize, Log, Scale, Status, Token};
 use crate::kind::{Kind, Scope};
 use crate::strategy::{
     config_map, config_node, daemon_set, deployment, endpoint_slice, endpoints, event, lease, namespace,
-    node, pod, rbac, replica_set, service,
+    node, pod, rbac, replica_set, secret, service,
 };
 use crate::table;
 
@@ -21,6 +21,7 @@ pub static ALL: &[&Kind] = &[
     &NAMESPACE,
     &NODE,
     &POD,
+    &SECRET,
     &SERVICE,
     &SERVICE_ACCOUNT,
     &DAEMON_SET,
@@ -127,6 +128,13 @@ pub static POD: Kind = Kind {
     ..core("Pod", "pods", Namespaced)
 };
 
+pub static SECRET: Kind = Kind {
+    selectable: &["type"],
+    strategy: &secret::SecretStrategy,
+    printer: table::simple::SECRET,
+    ..core("Secret", "secrets", Namespaced)
+};
+
 pub static SERVICE: Kind = Kind {
     short_names: &["svc"],
     categories: &["all"],
@@ -140,6 +148,7 @@ pub static SERVICE: Kind = Kind {
 
 pub static SERVICE_ACCOUNT: Kind = Kind {
     short_names: &["sa"],
+    subresources: &[Token],
     delete_returns_object: true,
     ..core("ServiceAccount", "serviceaccounts", Namespaced)
 };
