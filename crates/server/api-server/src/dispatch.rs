@@ -353,24 +353,31 @@ async fn serve_verb(
 ) -> Result<Reply, ApiError> {
     let name = request.target.name.as_deref();
     match (request.target.subresource, &request.method, name) {
-        (None | Some(Subresource::Status | Subresource::Scale), &Method::GET, _) => match (options, name) {
-            (
-                Some(ListOptions {
-                    watch: Some(watch), ..
-                }),
-                _,
-            ) => read::watch(server, request, watch).await,
-            (_, Some(name)) => read::get(server, request, name).await,
-            (Some(list), None) => read::list(server, request, &list).await,
-            (None, None) => Err(ApiError::NoSuchResource),
-        },
+        (None | Some(Subresource::Status | Subresource::Scale | Subresource::Approval), &Method::GET, _) => {
+            match (options, name) {
+                (
+                    Some(ListOptions {
+                        watch: Some(watch), ..
+                    }),
+                    _,
+                ) => read::watch(server, request, watch).await,
+                (_, Some(name)) => read::get(server, request, name).await,
+                (Some(list), None) => read::list(server, request, &list).await,
+                (None, None) => Err(ApiError::NoSuchResource),
+            }
+        }
+        _ if !offered(request) => Err(ApiError::MethodNotAllowed(format!(
+            "{} of {} is not supported: nothing in this cluster would act upon it",
+            access::verb(request),
+            request.target.kind.qualified_plural()
+        ))),
         (None, &Method::POST, None) if !spans_namespaces(&request.target) => {
             write::create::create(server, request).await
         }
-        (None | Some(Subresource::Status), &Method::PUT, Some(name)) => {
+        (None | Some(Subresource::Status | Subresource::Approval), &Method::PUT, Some(name)) => {
             write::update::put(server, request, name).await
         }
-        (None | Some(Subresource::Status), &Method::PATCH, Some(name)) => {
+        (None | Some(Subresource::Status | Subresource::Approval), &Method::PATCH, Some(name)) => {
             write::update::patch(server, request, name).await
         }
         (None, &Method::DELETE, Some(name)) => write::delete::delete(server, request, name).await,
@@ -387,6 +394,14 @@ async fn serve_verb(
             request.method, request.target.kind.plural
         ))),
     }
+}
+
+/// Whether the kind can be used in that way; subresources have verbs of their own.
+fn offered(request: &Request) -> bool {
+    let target = &request.target;
+    target.subresource.is_some()
+        || target.kind.verbs.contains(&access::verb(request))
+        || access::verb(request) == "deletecollection"
 }
 
 /// Objects of all namespaces can be read together, but not written.

@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 /// The verbs that a subresource answers to.
 pub fn subresource_verbs(subresource: Subresource) -> &'static [&'static str] {
     match subresource {
-        Subresource::Status | Subresource::Scale => &["get", "patch", "update"],
+        Subresource::Status | Subresource::Scale | Subresource::Approval => &["get", "patch", "update"],
         Subresource::Binding | Subresource::Eviction => &["create"],
         Subresource::Finalize => &["update"],
         Subresource::Log => &["get"],
@@ -27,7 +27,7 @@ pub fn subresource_kind(kind: &Kind, subresource: Subresource) -> (&'static str,
         Subresource::Scale => ("autoscaling", "v1", "Scale"),
         Subresource::Eviction => ("policy", "v1", "Eviction"),
         Subresource::Binding => ("", "v1", "Binding"),
-        Subresource::Status | Subresource::Finalize | Subresource::Log => {
+        Subresource::Status | Subresource::Finalize | Subresource::Log | Subresource::Approval => {
             (kind.group, kind.version, kind.kind)
         }
     }
@@ -353,7 +353,7 @@ mod tests {
         for review in REVIEWS {
             assert!(schema::named(review.group, Review::VERSION, review.kind).is_some());
         }
-        for kind in kinds::ALL {
+        for kind in kinds::ALL.iter() {
             for subresource in kind.subresources {
                 let (group, version, name) = subresource_kind(kind, *subresource);
                 assert!(schema::named(group, version, name).is_some(), "{name}");

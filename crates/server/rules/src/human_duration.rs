@@ -28,7 +28,12 @@ pub fn human_duration(seconds: i64) -> String {
 
 /// How long ago the time at `path` was; `<unknown>` if there is none.
 pub fn since(object: &Value, path: &[&str], now: Timestamp) -> String {
-    match str_at(object, path).parse::<Timestamp>() {
+    since_text(str_at(object, path), now)
+}
+
+/// How long ago a time was; `<unknown>` if it is none.
+pub fn since_text(time: &str, now: Timestamp) -> String {
+    match time.parse::<Timestamp>() {
         Ok(then) => human_duration(now.duration_since(then).as_secs()),
         Err(_) => "<unknown>".into(),
     }

@@ -7,8 +7,10 @@
 use crate::kinds;
 use crate::strategy::{Plain, Strategy};
 use crate::table::{Printer, simple};
+use std::collections::HashMap;
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::sync::LazyLock;
 
 /// Whether objects of a kind live in a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +52,33 @@ pub struct Kind {
     pub strategy: &'static dyn Strategy,
     /// What kubectl prints about an object.
     pub printer: Printer,
+    /// What comes of an object.
+    pub acted_on: ActedOn,
+}
+
+/// Who makes of an object what its author expects. Nobody should take storage for a promise: where it is not this
+/// program, whoever creates an object is warned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ActedOn {
+    /// This program, or the object is there to be read.
+    Here,
+    /// Another program, if it runs.
+    ByProgram(&'static str),
+    /// Nothing that could run beside this server; what that means.
+    Nowhere(&'static str),
+}
+
+impl ActedOn {
+    /// What to warn about whoever creates a `kind`; `runs` says whether a program is known to run.
+    pub fn warning(self, kind: &str, runs: impl FnOnce(&str) -> bool) -> Option<String> {
+        match self {
+            Self::ByProgram(program) if !runs(program) => Some(format!(
+                "{kind} is stored, but has no effect unless {program} runs in this cluster"
+            )),
+            Self::Nowhere(so) => Some(format!("{kind} is stored, but not acted upon: {so}")),
+            Self::Here | Self::ByProgram(_) => None,
+        }
+    }
 }
 
 /// A served subresource.
@@ -67,6 +96,8 @@ pub enum Subresource {
     Finalize,
     /// The node agent's log stream.
     Log,
+    /// The conditions of a certificate request.
+    Approval,
 }
 
 impl Subresource {
@@ -79,6 +110,7 @@ impl Subresource {
             Self::Eviction => "eviction",
             Self::Finalize => "finalize",
             Self::Log => "log",
+            Self::Approval => "approval",
         }
     }
 }
@@ -121,6 +153,7 @@ impl Kind {
             selectable: &[],
             strategy: &Plain,
             printer: simple::NAME_AND_AGE,
+            acted_on: ActedOn::Here,
         }
     }
 
@@ -163,31 +196,55 @@ impl Kind {
 
     /// Finds a kind by its place in a URL.
     pub fn by_resource(group: &str, version: &str, plural: &str) -> Option<&'static Kind> {
-        let named = |kind: &&Kind| kind.group == group && kind.version == version && kind.plural == plural;
-        kinds::ALL.iter().copied().find(named)
+        TABLE.by_resource.get(&(group, version, plural)).copied()
     }
 
     /// Finds a kind by its `apiVersion` and `kind`.
     pub fn by_type(api_version: &str, kind: &str) -> Option<&'static Kind> {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        let named = |known: &&Kind| known.group == group && known.version == version && known.kind == kind;
-        kinds::ALL.iter().copied().find(named)
+        TABLE.by_type.get(&(group, version, kind)).copied()
     }
 
     /// Finds a kind by its place in the store. A kind that shows another one's objects has none.
     pub fn by_store_key(group: &str, plural: &str) -> Option<&'static Kind> {
-        let stored = |kind: &&Kind| kind.group == group && kind.plural == plural && kind.stored_as.is_none();
-        kinds::ALL.iter().copied().find(stored)
+        TABLE.by_store_key.get(&(group, plural)).copied()
     }
 
     /// The position in the table, a dense number for arrays by kind.
     pub fn index(&self) -> usize {
-        kinds::ALL
-            .iter()
-            .position(|known| *known == self)
+        *TABLE
+            .index
+            .get(&std::ptr::from_ref(self).addr())
             .expect("kinds exist only in the table")
     }
 }
+
+/// The built-in rows by all that they are looked up by.
+struct Table {
+    by_resource: HashMap<(&'static str, &'static str, &'static str), &'static Kind>,
+    by_type: HashMap<(&'static str, &'static str, &'static str), &'static Kind>,
+    by_store_key: HashMap<(&'static str, &'static str), &'static Kind>,
+    /// By address: a row is itself.
+    index: HashMap<usize, usize>,
+}
+
+static TABLE: LazyLock<Table> = LazyLock::new(|| {
+    let all = || kinds::ALL.iter().copied();
+    let stored = all().filter(|kind| kind.stored_as.is_none());
+    Table {
+        by_resource: all()
+            .map(|kind| ((kind.group, kind.version, kind.plural), kind))
+            .collect(),
+        by_type: all()
+            .map(|kind| ((kind.group, kind.version, kind.kind), kind))
+            .collect(),
+        by_store_key: stored.map(|kind| ((kind.group, kind.plural), kind)).collect(),
+        index: all()
+            .enumerate()
+            .map(|(at, kind)| (std::ptr::from_ref(kind).addr(), at))
+            .collect(),
+    }
+});
 
 impl PartialEq for Kind {
     fn eq(&self, other: &Self) -> bool {

@@ -4,6 +4,8 @@
 //! with rules or columns names its strategy and printer in its row. A kind that code refers to is a static,
 //! so that a kind that is not served does not compile.
 
+pub mod declared;
+
 use crate::kind::Scope::{Cluster, Namespaced};
 use crate::kind::Subresource::{Binding, Eviction, Finalize, Log, Scale, Status};
 use crate::kind::{Kind, Scope};
@@ -12,9 +14,14 @@ use crate::strategy::{
     node, pod, rbac, replica_set, service,
 };
 use crate::table;
+use std::sync::LazyLock;
 
-/// Every served kind. Order matters where two kinds share a plural: the first one answers to it.
-pub static ALL: &[&Kind] = &[
+/// Every built-in kind. Order matters where two kinds share a plural: the first one answers to it.
+pub static ALL: LazyLock<Vec<&'static Kind>> =
+    LazyLock::new(|| WITH_RULES.iter().chain(declared::ALL).copied().collect());
+
+/// The kinds with rules of their own, or that code refers to.
+static WITH_RULES: &[&Kind] = &[
     &CONFIG_MAP,
     &ENDPOINTS,
     &EVENT,

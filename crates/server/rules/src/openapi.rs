@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn the_patch_of_every_kind_takes_field_validation() {
-        for kind in kinds::ALL {
+        for kind in kinds::ALL.iter() {
             let document = parsed(kind.group, kind.version);
             let gvk = json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
             let found = document["paths"].as_object().unwrap().values().any(|item| {

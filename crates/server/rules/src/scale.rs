@@ -5,13 +5,17 @@
 
 use crate::field_error::{FieldError, FieldErrors};
 use crate::kind::Kind;
+use crate::kinds::declared::REPLICATION_CONTROLLER;
 use crate::selector::LabelSelector;
 use crate::value::{at, int_at, set, str_at};
 use serde_json::{Map, Value, json};
 
 /// The Scale of `object`, a Deployment or a ReplicaSet.
-pub fn scale_of(object: &Value, _kind: &Kind) -> Value {
-    let selector = LabelSelector::from_object(at(object, &["spec", "selector"]), "spec.selector");
+pub fn scale_of(object: &Value, kind: &Kind) -> Value {
+    let selector = at(object, &["spec", "selector"]);
+    // The oldest workload has bare labels.
+    let wrapped = (kind == &REPLICATION_CONTROLLER).then(|| json!({"matchLabels": selector}));
+    let selector = LabelSelector::from_object(wrapped.as_ref().or(selector), "spec.selector");
     let metadata: Map<String, Value> = ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"]
         .into_iter()
         .filter_map(|field| Some((field.to_owned(), at(object, &["metadata", field])?.clone())))

@@ -82,6 +82,7 @@ pub fn defaults() -> Vec<Value> {
         ),
     ]);
     objects.extend(leader_election());
+    objects.extend(super::roles::of_programs());
     objects
 }
 
@@ -145,6 +146,7 @@ fn user_roles() -> Vec<Value> {
 
 fn view_rules() -> Vec<Value> {
     let workloads = [
+        "controllerrevisions",
         "daemonsets",
         "daemonsets/status",
         "deployments",
@@ -153,6 +155,9 @@ fn view_rules() -> Vec<Value> {
         "replicasets",
         "replicasets/scale",
         "replicasets/status",
+        "statefulsets",
+        "statefulsets/scale",
+        "statefulsets/status",
     ];
     vec![
         rule(
@@ -161,11 +166,19 @@ fn view_rules() -> Vec<Value> {
                 "configmaps",
                 "endpoints",
                 "events",
+                "limitranges",
                 "namespaces",
                 "namespaces/status",
+                "persistentvolumeclaims",
+                "persistentvolumeclaims/status",
                 "pods",
                 "pods/log",
                 "pods/status",
+                "replicationcontrollers",
+                "replicationcontrollers/scale",
+                "replicationcontrollers/status",
+                "resourcequotas",
+                "resourcequotas/status",
                 "serviceaccounts",
                 "services",
                 "services/status",
@@ -175,6 +188,35 @@ fn view_rules() -> Vec<Value> {
         rule(&[EVENTS], &["events"], READ),
         rule(&[DISCOVERY], &["endpointslices"], READ),
         rule(&[APPS], &workloads, READ),
+        rule(
+            &["autoscaling"],
+            &["horizontalpodautoscalers", "horizontalpodautoscalers/status"],
+            READ,
+        ),
+        rule(
+            &["batch"],
+            &["cronjobs", "cronjobs/status", "jobs", "jobs/status"],
+            READ,
+        ),
+        rule(
+            &["policy"],
+            &["poddisruptionbudgets", "poddisruptionbudgets/status"],
+            READ,
+        ),
+        rule(
+            &["networking.k8s.io"],
+            &["ingresses", "ingresses/status", "networkpolicies"],
+            READ,
+        ),
+        rule(
+            &["resource.k8s.io"],
+            &[
+                "resourceclaims",
+                "resourceclaims/status",
+                "resourceclaimtemplates",
+            ],
+            READ,
+        ),
     ]
 }
 
@@ -182,7 +224,16 @@ fn edit_rules() -> Vec<Value> {
     vec![
         rule(
             &[""],
-            &["configmaps", "events", "pods", "serviceaccounts", "services"],
+            &[
+                "configmaps",
+                "events",
+                "persistentvolumeclaims",
+                "pods",
+                "replicationcontrollers",
+                "replicationcontrollers/scale",
+                "serviceaccounts",
+                "services",
+            ],
             WRITE,
         ),
         rule(&[""], &["pods/eviction"], &["create"]),
@@ -196,7 +247,18 @@ fn edit_rules() -> Vec<Value> {
                 "deployments/scale",
                 "replicasets",
                 "replicasets/scale",
+                "statefulsets",
+                "statefulsets/scale",
             ],
+            WRITE,
+        ),
+        rule(&["autoscaling"], &["horizontalpodautoscalers"], WRITE),
+        rule(&["batch"], &["cronjobs", "jobs"], WRITE),
+        rule(&["policy"], &["poddisruptionbudgets"], WRITE),
+        rule(&["networking.k8s.io"], &["ingresses", "networkpolicies"], WRITE),
+        rule(
+            &["resource.k8s.io"],
+            &["resourceclaims", "resourceclaimtemplates"],
             WRITE,
         ),
         rule(&[COORDINATION], &["leases"], &[READ, WRITE].concat()),
@@ -220,6 +282,24 @@ fn node_rules() -> Vec<Value> {
             &[COORDINATION],
             &["leases"],
             &["get", "create", "update", "patch", "delete"],
+        ),
+        // What kubelets read about storage, runtimes and certificates, and what they say about their node.
+        rule(&[""], &["persistentvolumes", "persistentvolumeclaims"], &["get"]),
+        rule(&["storage.k8s.io"], &["volumeattachments"], &["get"]),
+        rule(&["storage.k8s.io"], &["csidrivers"], READ),
+        rule(
+            &["storage.k8s.io"],
+            &["csinodes"],
+            &["create", "delete", "get", "patch", "update"],
+        ),
+        rule(&["node.k8s.io"], &["runtimeclasses"], READ),
+        rule(&["resource.k8s.io"], &["resourceclaims"], &["get"]),
+        rule(&["resource.k8s.io"], &["resourceslices"], &["deletecollection"]),
+        rule(&["certificates.k8s.io"], &["clustertrustbundles"], READ),
+        rule(
+            &["certificates.k8s.io"],
+            &["certificatesigningrequests", "podcertificaterequests"],
+            &["create", "get", "list", "watch"],
         ),
         // Who may ask the agent itself for logs and metrics is decided here.
         rule(&[AUTHORIZATION], &["subjectaccessreviews"], &["create"]),
@@ -355,15 +435,15 @@ fn events() -> Value {
     rule(&["", EVENTS], &["events"], &["create", "patch", "update"])
 }
 
-fn rule(groups: &[&str], resources: &[&str], verbs: &[&str]) -> Value {
+pub(super) fn rule(groups: &[&str], resources: &[&str], verbs: &[&str]) -> Value {
     json!({"apiGroups": groups, "resources": resources, "verbs": verbs})
 }
 
-fn paths(urls: &[&str], verbs: &[&str]) -> Value {
+pub(super) fn paths(urls: &[&str], verbs: &[&str]) -> Value {
     json!({"nonResourceURLs": urls, "verbs": verbs})
 }
 
-fn object(kind: &str, name: &str, body: Value) -> Value {
+pub(super) fn object(kind: &str, name: &str, body: Value) -> Value {
     let mut object = json!({
         "apiVersion": API_VERSION,
         "kind": kind,
@@ -379,7 +459,7 @@ fn object(kind: &str, name: &str, body: Value) -> Value {
     object
 }
 
-fn cluster_role(name: &str, rules: Vec<Value>) -> Value {
+pub(super) fn cluster_role(name: &str, rules: Vec<Value>) -> Value {
     object("ClusterRole", name, json!({"rules": rules}))
 }
 

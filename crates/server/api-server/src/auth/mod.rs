@@ -20,6 +20,7 @@ pub mod node_restriction;
 pub mod pki;
 pub mod rbac;
 pub mod reviews;
+mod roles;
 pub mod tls;
 pub mod tokens;
 

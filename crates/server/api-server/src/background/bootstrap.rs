@@ -19,6 +19,20 @@ use std::net::SocketAddr;
 
 const NAMESPACES: &[&str] = &["default", "kube-system", "kube-public", "kube-node-lease"];
 
+/// The classes of pods that the cluster itself needs, and their priorities. Upstream's.
+const PRIORITY_CLASSES: [(&str, i64, &str); 2] = [
+    (
+        "system-cluster-critical",
+        2_000_000_000,
+        "Pods that the cluster cannot do without.",
+    ),
+    (
+        "system-node-critical",
+        2_000_001_000,
+        "Pods that a node cannot do without.",
+    ),
+];
+
 /// Creates what is missing. `advertised` is where the server can be reached from pods, if anywhere.
 pub async fn run(server: &Server, advertised: Option<SocketAddr>) -> Result<(), ApiError> {
     for name in NAMESPACES {
@@ -28,8 +42,22 @@ pub async fn run(server: &Server, advertised: Option<SocketAddr>) -> Result<(), 
         })
         .await?;
     }
-    for wanted in roles::defaults() {
-        ensure(server, &wanted, |existing| roles::reconcile(existing, &wanted)).await?;
+    // Together, so that they share commits.
+    let defaults = roles::defaults();
+    let written = defaults
+        .iter()
+        .map(|wanted| ensure(server, wanted, move |existing| roles::reconcile(existing, wanted)));
+    futures::future::try_join_all(written).await?;
+    for wanted in [
+        PRIORITY_CLASSES.map(priority_class).to_vec(),
+        vec![service_cidr(server)],
+    ]
+    .concat()
+    {
+        ensure(server, &wanted, |existing| {
+            existing.is_none().then(|| wanted.clone())
+        })
+        .await?;
     }
     // Settings are announced on the ConfigMap that changes them; there is something to announce before anybody
     // has changed them.
@@ -114,6 +142,25 @@ async fn ensure(
 fn settings_map() -> Value {
     let (namespace, name) = CONFIG_MAP.split_once('/').expect("a namespace and a name");
     json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"namespace": namespace, "name": name}})
+}
+
+fn priority_class((name, value, description): (&str, i64, &str)) -> Value {
+    json!({
+        "kind": "PriorityClass", "apiVersion": "scheduling.k8s.io/v1", "metadata": {"name": name},
+        "value": value, "description": description,
+    })
+}
+
+/// The ranges that Services get their addresses from.
+fn service_cidr(server: &Server) -> Value {
+    let ranges = server.cluster.service_ranges.iter();
+    let cidrs: Vec<String> = ranges
+        .map(|range| format!("{}/{}", range.network, range.prefix))
+        .collect();
+    json!({
+        "kind": "ServiceCIDR", "apiVersion": "networking.k8s.io/v1", "metadata": {"name": "kubernetes"},
+        "spec": {"cidrs": cidrs},
+    })
 }
 
 fn kubernetes_service(server: &Server) -> Value {

@@ -419,7 +419,7 @@ mod tests {
     fn owners_of_unknown_kinds_are_left_alone() {
         let mut graph = Graph::default();
         let mut dependent = owned("u2", &[("r", "u1")]);
-        dependent.owner_references[0].kind = "StatefulSet".into();
+        dependent.owner_references[0].kind = "Unheard".into();
         graph.observe(pod("p"), Some(dependent));
         assert_eq!(drained(&mut graph), []);
     }

@@ -3,15 +3,37 @@
 //! The order is upstream's: defaulting, admission that changes, preparation, validation, admission that
 //! refuses.
 
+use crate::auth::User;
 use crate::request::Request;
 use crate::server::Server;
 use crate::write::metadata;
 use pointsman_rules::admission::external_ips;
 use pointsman_rules::status::Subject;
 use pointsman_rules::strategy::Part;
-use pointsman_rules::value::str_at;
-use pointsman_rules::{ApiError, Kind, kinds, meta};
+use pointsman_rules::value::{set, str_at};
+use pointsman_rules::{ApiError, FieldErrors, Kind, kinds, meta, schema};
 use serde_json::Value;
+
+/// Says in a certificate request who made it: signers rely on it.
+fn requested_by(kind: &Kind, object: &mut Value, user: &User) {
+    if kind == &kinds::declared::CERTIFICATE_SIGNING_REQUEST {
+        set(object, &["spec", "username"], user.name.clone());
+        set(object, &["spec", "groups"], user.groups.clone());
+    }
+}
+
+/// Fills in what the schema of a kind says, where nothing else does.
+fn by_schema(kind: &Kind, object: &mut Value) {
+    if kind.strategy.by_schema() {
+        schema::declared::fill_in(object, schema::of(kind));
+    }
+}
+
+fn missing(kind: &Kind, object: &Value, errors: &mut FieldErrors) {
+    if kind.strategy.by_schema() {
+        schema::declared::missing(object, schema::of(kind), errors);
+    }
+}
 
 impl Server {
     /// Takes a decoded, placed object through the rules for creation.
@@ -19,12 +41,16 @@ impl Server {
         let kind = request.target.kind;
         let strategy = kind.strategy;
         let context = self.context(request.now);
+        by_schema(kind, object);
         strategy.default(object, &context);
         self.admit_into_namespace(kind, object)?;
+        self.admit_priority(kind, object)?;
+        requested_by(kind, object, &request.user);
         strategy.admit(object, self.settings.tolerations());
         metadata::prepare_create(object, self.new_uid(), strategy.first_generation(), request.now);
         strategy.prepare_create(object, &context);
         let mut errors = meta::validate_meta(object, kind, strategy.name_rule(), "metadata");
+        missing(kind, object, &mut errors);
         errors.extend(strategy.validate_create(object, &context));
         if !errors.is_empty() {
             return Err(ApiError::invalid(
@@ -35,7 +61,9 @@ impl Server {
         }
         self.may_write(request, None, Some(object))?;
         self.admit_external_ips(kind, object, None)?;
-        Ok(strategy.warnings(object))
+        let mut warnings = strategy.warnings(object);
+        warnings.extend(kind.acted_on.warning(kind.kind, |program| self.leads(program)));
+        Ok(warnings)
     }
 
     /// Takes a changed object through the rules for updates.
@@ -51,6 +79,7 @@ impl Server {
         let strategy = kind.strategy;
         let context = self.context(request.now);
         metadata::prepare_update(new, old, kind, revision)?;
+        by_schema(kind, new);
         strategy.default(new, &context);
         strategy.prepare_update(new, old, part, &context);
         if strategy.bumps_generation(new, old) {
@@ -58,6 +87,7 @@ impl Server {
         }
         let mut errors = meta::validate_meta(new, kind, strategy.name_rule(), "metadata");
         errors.extend(meta::validate_meta_update(new, old));
+        missing(kind, new, &mut errors);
         errors.extend(strategy.validate_update(new, old, part, &context));
         if !errors.is_empty() {
             return Err(ApiError::invalid(
@@ -69,6 +99,44 @@ impl Server {
         self.may_write(request, Some(old), Some(new))?;
         self.admit_external_ips(kind, new, Some(old))?;
         Ok(strategy.warnings(new))
+    }
+
+    /// Whether a program that elects its leader by a Lease of its name has one, so that it can be taken to run.
+    fn leads(&self, program: &str) -> bool {
+        let lease = self.find(&kinds::LEASE, "kube-system", program);
+        lease.is_ok_and(|lease| !str_at(&lease.value(), &["spec", "holderIdentity"]).is_empty())
+    }
+
+    /// Gives a pod the number that its class stands for, or the class that all pods have.
+    fn admit_priority(&self, kind: &Kind, pod: &mut Value) -> Result<(), ApiError> {
+        if kind != &kinds::POD {
+            return Ok(());
+        }
+        let classes = self.cache.of(&kinds::declared::PRIORITY_CLASS);
+        let name = str_at(pod, &["spec", "priorityClassName"]).to_owned();
+        let class = if name.is_empty() {
+            let all = classes.list("", None, self.cache.applied()).objects;
+            let mut all = all.iter().map(|class| class.value());
+            all.find(|class| class["globalDefault"] == true)
+        } else {
+            let found = classes.get(&name).ok_or_else(|| ApiError::Forbidden {
+                subject: Subject::new(kind, str_at(pod, &["metadata", "name"])),
+                why: format!("no PriorityClass with name {name} was found"),
+                cause: None,
+            })?;
+            Some(found.value())
+        };
+        let Some(class) = class else { return Ok(()) };
+        for (field, value) in [
+            ("priorityClassName", &class["metadata"]["name"]),
+            ("priority", &class["value"]),
+            ("preemptionPolicy", &class["preemptionPolicy"]),
+        ] {
+            if !value.is_null() {
+                set(pod, &["spec", field], value.clone());
+            }
+        }
+        Ok(())
     }
 
     /// Refuses new external addresses of Services, if that is asked for.

@@ -215,7 +215,7 @@ fn plan(
     match through {
         Through::Strategy => {
             let part = match request.target.subresource {
-                Some(Subresource::Status) => Part::Status,
+                Some(Subresource::Status | Subresource::Approval) => Part::Status,
                 _ => Part::Main,
             };
             warnings.extend(server.admit_update(request, &mut new, &old, &revision, part)?);

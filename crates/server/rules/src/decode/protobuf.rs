@@ -15,7 +15,7 @@ mod reader;
 use super::path::{Path, Step};
 use super::text::Notes;
 use super::{Decoded, MAX_DEPTH, MAX_STRICT_ERRORS, StrictError, invalid};
-use crate::schema::{Field, Member, ObjectType, ProtobufField, Scalar, Shape};
+use crate::schema::{Field, Member, ObjectType, ProtobufField, Scalar, Shape, embedded_at};
 use crate::status::ApiError;
 use reader::{Entry, Malformed, Payload, Reader};
 use serde_json::{Map, Value};
@@ -137,7 +137,8 @@ impl Decoder {
             match shape.member(within, entry.number) {
                 Some(Member::Field(field, place)) => self.field(&entry, field, place, path, object)?,
                 Some(Member::Embedded) => {
-                    self.message(entry.message()?, shape, Some(entry.number), path, object)?;
+                    let at = Some(embedded_at(within, entry.number));
+                    self.message(entry.message()?, shape, at, path, object)?;
                 }
                 None => self.unknown(&entry, path),
             }

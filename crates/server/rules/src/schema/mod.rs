@@ -4,15 +4,17 @@
 //! JSON, YAML and protobuf, strategic merge patches and the OpenAPI documents all read the same table, so they cannot
 //! disagree. The text format is described in [`mod@parse`].
 
+pub mod declared;
 mod number;
 pub mod parse;
 
 use crate::kind::Kind;
-use std::collections::BTreeMap;
+use serde_json::Value;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::OnceLock;
 
-pub use number::{Member, ProtobufField};
+pub use number::{Member, ProtobufField, embedded_at};
 
 /// One type with named fields, such as Pod or Container.
 #[derive(Debug)]
@@ -22,7 +24,7 @@ pub struct ObjectType {
     /// The last part of the id.
     pub name: &'static str,
     /// Where the type is served, if it can be the body of a request.
-    pub served_as: Option<GroupVersionKind>,
+    pub served_as: Option<GroupVersionKind<'static>>,
     /// One sentence for people; empty for rarely used types.
     pub description: &'static str,
     /// Whether clients that apply on the server replace it whole.
@@ -34,14 +36,14 @@ pub struct ObjectType {
 }
 
 /// The name of a type in requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupVersionKind {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GroupVersionKind<'a> {
     /// API group; empty for core.
-    pub group: &'static str,
+    pub group: &'a str,
     /// API version within the group.
-    pub version: &'static str,
+    pub version: &'a str,
     /// The `kind` field.
-    pub kind: &'static str,
+    pub kind: &'a str,
 }
 
 /// One field of an [`ObjectType`].
@@ -61,6 +63,8 @@ pub struct Field {
     pub retain_keys: bool,
     /// How server-side apply treats a list or map, in the spelling of OpenAPI.
     pub merge_type: Option<MergeType>,
+    /// What it holds if nobody says, for kinds whose defaults are data.
+    pub default: Option<Value>,
     /// One sentence for people; empty for rarely used fields.
     pub description: &'static str,
 }
@@ -201,12 +205,20 @@ impl Scalar {
 #[derive(Debug)]
 pub struct Schema {
     types: Vec<ObjectType>,
+    /// Where the types are that can be the body of a request.
+    served: HashMap<GroupVersionKind<'static>, usize>,
 }
 
 impl Schema {
     /// Every type, sorted by id.
     pub fn types(&self) -> &[ObjectType] {
         &self.types
+    }
+
+    fn served<'a>(&'static self, name: &GroupVersionKind<'a>) -> Option<&'static ObjectType> {
+        // A key of the map lives as long as the program, a question does not.
+        let served: &HashMap<GroupVersionKind<'a>, usize> = &self.served;
+        served.get(name).map(|at| &self.types[*at])
     }
 
     /// The type with that OpenAPI id.
@@ -232,11 +244,7 @@ pub fn of(kind: &Kind) -> &'static ObjectType {
 
 /// The type that requests call by this group, version and kind, such as `autoscaling`, `v1`, `Scale`.
 pub fn named(group: &str, version: &str, kind: &str) -> Option<&'static ObjectType> {
-    schema().types.iter().find(|known| {
-        known
-            .served_as
-            .is_some_and(|gvk| gvk.group == group && gvk.version == version && gvk.kind == kind)
-    })
+    schema().served(&GroupVersionKind { group, version, kind })
 }
 
 /// `DeleteOptions`, the body of DELETE.
@@ -245,18 +253,29 @@ pub fn delete_options() -> &'static ObjectType {
 }
 
 const SOURCES: &[&str] = &[
+    include_str!("../../schema/admissionregistration_v1.txt"),
+    include_str!("../../schema/apiextensions_v1.txt"),
     include_str!("../../schema/apps_v1.txt"),
     include_str!("../../schema/authentication_v1.txt"),
     include_str!("../../schema/authorization_v1.txt"),
     include_str!("../../schema/autoscaling_v1.txt"),
+    include_str!("../../schema/autoscaling_v2.txt"),
+    include_str!("../../schema/batch_v1.txt"),
+    include_str!("../../schema/certificates_v1.txt"),
     include_str!("../../schema/config_openshift_v1.txt"),
     include_str!("../../schema/coordination_v1.txt"),
     include_str!("../../schema/core_v1.txt"),
     include_str!("../../schema/discovery_v1.txt"),
     include_str!("../../schema/events_v1.txt"),
     include_str!("../../schema/meta_v1.txt"),
+    include_str!("../../schema/networking_v1.txt"),
+    include_str!("../../schema/node_v1.txt"),
     include_str!("../../schema/policy_v1.txt"),
     include_str!("../../schema/rbac_v1.txt"),
+    include_str!("../../schema/resource_v1.txt"),
+    include_str!("../../schema/scheduling_v1.txt"),
+    include_str!("../../schema/storage_v1.txt"),
+    include_str!("../../schema/storagemigration_v1.txt"),
 ];
 
 #[cfg(test)]
@@ -270,7 +289,7 @@ mod tests {
 
     #[test]
     fn every_served_kind_has_a_type_with_metadata() {
-        for kind in kinds::ALL {
+        for kind in kinds::ALL.iter() {
             assert!(of(kind).field("metadata").is_some(), "{}", kind.kind);
             assert!(of(kind).field("apiVersion").is_some(), "{}", kind.kind);
         }
@@ -278,7 +297,7 @@ mod tests {
 
     #[test]
     fn every_kind_and_all_its_own_fields_are_described() {
-        for kind in kinds::ALL {
+        for kind in kinds::ALL.iter() {
             let shape = of(kind);
             assert!(!shape.description.is_empty(), "{}", shape.id);
             for field in shape.fields() {

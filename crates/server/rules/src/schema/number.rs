@@ -5,7 +5,7 @@ use super::{Field, ObjectType};
 /// The place of a field in a protobuf message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProtobufField {
-    /// The field with the message that holds this one.
+    /// The field with the message that holds this one; see [`embedded_at`] for one that is in another.
     ///
     /// Upstream embeds some types in others: protobuf wraps them, JSON shows their fields as the
     /// outer type's own.
@@ -28,16 +28,18 @@ pub enum Member<'a> {
 }
 
 impl ProtobufField {
-    /// Reads `3`, `3*` and `2.3*`; `required` fields always count.
+    /// Reads `3`, `3*`, `2.3*` and `2.2.3`; `required` fields always count.
     pub(super) fn parse(text: &str, required: bool) -> Option<Self> {
         let (place, starred) = match text.strip_suffix('*') {
             Some(place) => (place, true),
             None => (text, false),
         };
-        let (within, number) = match place.split_once('.') {
-            Some((within, number)) => (Some(parse_number(within)?), number),
-            None => (None, place),
-        };
+        let mut within = None;
+        let mut number = place;
+        while let Some((outer, inner)) = number.split_once('.') {
+            within = Some(embedded_at(within, parse_number(outer)?));
+            number = inner;
+        }
         Some(Self {
             within,
             number: parse_number(number)?,
@@ -49,6 +51,15 @@ impl ProtobufField {
     pub(super) fn place(self) -> (Option<u32>, u32) {
         (self.within, self.number)
     }
+}
+
+/// One number for a message that is embedded at `number` of what is embedded at `within`.
+pub fn embedded_at(within: Option<u32>, number: u32) -> u32 {
+    /// Field numbers of embedded messages are small.
+    const PLACES: u32 = 1 << 12;
+    within.map_or(number, |within| {
+        within.saturating_mul(PLACES).saturating_add(number)
+    })
 }
 
 fn parse_number(text: &str) -> Option<u32> {
@@ -63,9 +74,10 @@ impl ObjectType {
             return Some(Member::Field(field, field.protobuf?));
         }
         let embeds = || {
-            let inner = (Some(number), 0)..=(Some(number), u32::MAX);
+            let at = embedded_at(within, number);
+            let inner = (Some(at), 0)..=(Some(at), u32::MAX);
             self.numbers.range(inner).next().is_some()
         };
-        (within.is_none() && embeds()).then_some(Member::Embedded)
+        embeds().then_some(Member::Embedded)
     }
 }

@@ -25,6 +25,7 @@ use super::{
     Field, GroupVersionKind, MergeType, ObjectType, PatchStrategy, ProtobufField, Scalar, Schema, Shape,
     TypeIndex,
 };
+use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Where and why a schema file cannot be read.
@@ -75,14 +76,20 @@ pub fn parse(sources: &[&'static str]) -> Result<Schema, ParseError> {
         .into_iter()
         .map(|draft| draft.resolve(&index))
         .collect::<Result<_, _>>()?;
-    Ok(Schema { types })
+    let types: Vec<ObjectType> = types;
+    let served = types
+        .iter()
+        .enumerate()
+        .filter_map(|(at, known)| Some((known.served_as?, at)))
+        .collect();
+    Ok(Schema { types, served })
 }
 
 /// A type whose fields still name other types by id.
 struct Draft {
     id: String,
     name: &'static str,
-    served_as: Option<GroupVersionKind>,
+    served_as: Option<GroupVersionKind<'static>>,
     description: &'static str,
     map_type: Option<&'static str>,
     fields: Vec<(Field, DraftShape)>,
@@ -246,6 +253,7 @@ impl File {
             patch: PatchStrategy::Default,
             retain_keys: false,
             merge_type: None,
+            default: None,
             description,
         };
         for attribute in attributes {
@@ -263,6 +271,10 @@ impl File {
                     let (list_type, keys) = value.split_once(':').unwrap_or((value, ""));
                     let keys = keys.split(',').filter(|key| !key.is_empty()).collect();
                     field.merge_type = Some(MergeType::List(list_type, keys));
+                }
+                "default" => {
+                    let text = || Value::String(value.to_owned());
+                    field.default = Some(serde_json::from_str(value).unwrap_or_else(|_| text()));
                 }
                 "map" => field.merge_type = Some(MergeType::Map(value)),
                 _ => return Err(format!("unknown attribute {key:?}")),
@@ -314,7 +326,7 @@ fn set_patch(field: &mut Field, value: &'static str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema::Member;
+    use crate::schema::{Member, embedded_at};
 
     #[test]
     fn mistakes_are_named_with_their_line() {
@@ -334,7 +346,7 @@ mod tests {
     #[test]
     fn numbers_lead_to_fields_also_through_embedded_messages() {
         let schema =
-            parse(&["package p\ntype A\n  a! string @1\n  b string @2.1*\n  c string @2.2\n  d string\n"])
+            parse(&["package p\ntype A\n  a! string @1\n  b string @2.1*\n  c string @2.2\n  d string\n  e string @2.4.1\n"])
                 .unwrap();
         let a = schema.by_id("p.A").unwrap();
         let found = |within, number| match a.member(within, number) {
@@ -346,6 +358,8 @@ mod tests {
         assert_eq!(found(None, 2), Some(("embedded", false)));
         assert_eq!(found(Some(2), 1), Some(("b", true)));
         assert_eq!(found(Some(2), 2), Some(("c", false)));
+        assert_eq!(found(Some(2), 4), Some(("embedded", false)));
+        assert_eq!(found(Some(embedded_at(Some(2), 4)), 1), Some(("e", false)));
         assert_eq!(
             (found(None, 3), found(Some(2), 3), found(Some(1), 1)),
             (None, None, None)

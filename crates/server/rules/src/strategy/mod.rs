@@ -6,11 +6,13 @@
 pub(crate) mod config_map;
 pub(crate) mod config_node;
 pub(crate) mod daemon_set;
+pub(crate) mod declared;
 pub(crate) mod deployment;
 pub(crate) mod endpoint_slice;
 pub(crate) mod endpoints;
 pub mod equality;
 pub(crate) mod event;
+pub(crate) mod job;
 pub(crate) mod lease;
 #[cfg(test)]
 pub(crate) mod mangled;
@@ -147,6 +149,11 @@ pub trait Strategy: Sync {
     /// field. `metadata.name` and `metadata.namespace` are answered by the server.
     fn selectable<'a>(&self, _object: &'a Value, _field: &str) -> Option<std::borrow::Cow<'a, str>> {
         None
+    }
+
+    /// Whether defaults and required fields are those of the schema.
+    fn by_schema(&self) -> bool {
+        false
     }
 
     /// Advice for the client that does not stop the write; sent as `Warning` headers.

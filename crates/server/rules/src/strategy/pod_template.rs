@@ -36,6 +36,22 @@ pub fn default_template(object: &mut Value) {
     }
 }
 
+/// Fills in the pod spec of the template at `path`.
+pub fn default_pod_spec(object: &mut Value, path: &[&str]) {
+    if let Some(pod_spec) = at_mut(object, path).and_then(|template| at_mut(template, &["spec"])) {
+        defaults::default_spec(pod_spec);
+    }
+}
+
+/// Adds what is wrong with the pod spec of the template at `path`.
+pub fn validate_pod_spec(object: &Value, path: &[&str], errors: &mut FieldErrors) {
+    let here = path.join(".");
+    match at(object, path).and_then(|template| at(template, &["spec"])) {
+        None => errors.push(FieldError::required(format!("{here}.spec"), "")),
+        Some(spec) => validate::validate_spec(spec, false, &format!("{here}.spec"), errors),
+    }
+}
+
 /// Keeps what a write to one part of a workload may not change.
 pub fn prepare_update(new: &mut Value, old: &Value, part: Part, context: &Context<'_>) {
     match part {

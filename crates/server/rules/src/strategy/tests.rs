@@ -123,7 +123,7 @@ proptest! {
             World::with_gate(Feature::EndpointSliceTerminatingCondition, false),
         ];
         for world in &worlds {
-            for kind in kinds::ALL {
+            for kind in kinds::ALL.iter() {
                 let strategy = kind.strategy;
                 let (stored, _) = world.created(strategy, new.clone());
                 for part in [Part::Main, Part::Status] {

@@ -358,7 +358,7 @@ proptest! {
             }
             let _ = strategy.bumps_generation(&new, &old);
             let _ = crate::scale::apply_scale(&new, &old);
-            for kind in kinds::ALL {
+            for kind in kinds::ALL.iter() {
                 let _ = crate::scale::scale_of(&new, kind);
             }
             let again = with_gate(gate, |context| {

@@ -4,10 +4,12 @@
 //! wording are upstream's (`pkg/printers/internalversion`); cells of wide columns are always sent and
 //! the client hides them.
 
+pub mod declared;
 pub(crate) mod endpoint_slice;
 pub(crate) mod endpoints;
 pub(crate) mod event;
 pub(crate) mod node;
+pub mod path;
 pub(crate) mod pod;
 pub(crate) mod rbac;
 pub(crate) mod service;
@@ -34,6 +36,8 @@ pub struct Column {
     pub description: &'static str,
     /// 0 for columns that are always shown, 1 for those of wide output.
     pub priority: u8,
+    /// Where the cells are, for columns that are data; see [`declared`].
+    pub path: &'static str,
 }
 
 /// How the objects of a kind are printed.
@@ -41,15 +45,23 @@ pub struct Column {
 pub struct Printer {
     /// In the order of the cells.
     pub columns: &'static [Column],
-    cells: fn(&Value, Timestamp) -> Vec<Value>,
+    cells: Cells,
     condition: fn(&Value) -> Option<Value>,
+}
+
+/// Where the cells of a row come from.
+#[derive(Clone, Copy)]
+enum Cells {
+    Code(fn(&Value, Timestamp) -> Vec<Value>),
+    /// Each column says where its cell is.
+    Paths,
 }
 
 impl Printer {
     const fn new(columns: &'static [Column], cells: fn(&Value, Timestamp) -> Vec<Value>) -> Self {
         Self {
             columns,
-            cells,
+            cells: Cells::Code(cells),
             condition: |_| None,
         }
     }
@@ -61,7 +73,13 @@ impl Printer {
 
     /// The cells of one object, one per column.
     pub fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        (self.cells)(object, now)
+        match self.cells {
+            Cells::Code(cells) => cells(object, now),
+            Cells::Paths => {
+                let cell = |column| declared::cell(column, object, now);
+                self.columns.iter().map(cell).collect()
+            }
+        }
     }
 }
 
@@ -176,6 +194,7 @@ const fn text(name: &'static str, description: &'static str) -> Column {
         format: "",
         description,
         priority: 0,
+        path: "",
     }
 }
 

@@ -530,7 +530,7 @@ proptest! {
 
     #[test]
     fn any_value_has_a_row_with_a_cell_per_column(object in prop_oneof![mangled(everything()), any_json()]) {
-        for kind in kinds::ALL {
+        for kind in kinds::ALL.iter() {
             prop_assert_eq!(kind.printer.cells(&object, now()).len(), kind.printer.columns.len());
             let shown = table_event_object(kind, &object, IncludeObject::Metadata, true, now());
             prop_assert!(shown["rows"][0]["cells"].is_array());

@@ -223,7 +223,11 @@ fn defaults_are_well_formed_and_distinct() {
         let kind = Kind::by_type(str_at(&object, &["apiVersion"]), str_at(&object, &["kind"])).unwrap();
         let namespace = str_at(&object, &["metadata", "namespace"]);
         assert_eq!(kind.namespaced(), !namespace.is_empty());
-        assert!(seen.insert((kind.kind, str_at(&object, &["metadata", "name"]).to_owned())));
+        let name = str_at(&object, &["metadata", "name"]);
+        assert!(
+            seen.insert((kind.kind, namespace.to_owned(), name.to_owned())),
+            "{kind:?} {name}"
+        );
         assert_eq!(reconcile(Some(&object), &object), None);
         assert_eq!(reconcile(None, &object).as_ref(), Some(&object));
     }
@@ -290,7 +294,9 @@ fn the_server_itself_may_ask_agents_and_nothing_else() {
 
 #[test]
 fn no_role_of_this_program_has_a_wildcard_or_may_read_secrets() {
-    let own = |name: &str| name.starts_with("system:node") || name.starts_with("system:pointsman-");
+    let own = |name: &str| {
+        matches!(name, "system:node" | "system:node-proxier") || name.starts_with("system:pointsman-")
+    };
     let mut checked = 0;
     for role in defaults() {
         if !own(str_at(&role, &["metadata", "name"])) || str_at(&role, &["kind"]).ends_with("Binding") {
