@@ -44,6 +44,22 @@ fn at_its_nodes_address_a_proxy_shows_metrics_and_watermarks_to_those_who_may_re
 }
 
 #[test]
+fn on_the_node_itself_a_proxy_answers_where_kube_proxy_does_though_it_serves_others_elsewhere() {
+    pointsman_testkit::require_netns!();
+    let network = Network::new();
+    let mut cluster = network.start_server();
+    cluster.start_proxy(&["--metrics-bind-address=10.0.1.1:10249"]);
+    let ask = |url: &str| {
+        let head = "curl -sk --max-time 3 -o /dev/null -w '%{http_code}'";
+        network.node.sh(&format!("{head} {url} || true"))
+    };
+    for path in ["/proxyMode", "/configz", "/metrics"] {
+        eventually(path, || ask(&format!("http://127.0.0.1:10249{path}")) == "200");
+    }
+    assert_eq!(ask("https://10.0.1.1:10249/metrics"), "401", "others show who they are");
+}
+
+#[test]
 fn a_collector_reads_watermarks_with_its_certificate_or_token_and_says_why_it_cannot_without() {
     pointsman_testkit::require_netns!();
     let network = Network::new();

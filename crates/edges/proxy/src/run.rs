@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
 use ::http::{Request, Response};
 use pointsman_api_client::events::Recorder;
@@ -92,12 +93,18 @@ pub async fn run(
     tasks.spawn(writing_events);
     let connections = Connections::register(&registry);
     if let Some(address) = config.metrics {
-        let door = Door {
-            slots: connections.slots("metrics", Limits::default()),
-            guard: Some(Guard::new(&config.guard, address, &config.node, &client).map_err(RunError::Guard)?),
+        let slots = connections.slots("metrics", Limits::default());
+        let door = |address| -> Result<Door, RunError> {
+            let guard = Guard::new(&config.guard, address, &config.node, &client).map_err(RunError::Guard)?;
+            let (slots, guard) = (Arc::clone(&slots), Some(guard));
+            Ok(Door { slots, guard })
         };
         let answer = metrics(registry, &config, watermarks);
-        listen(&mut tasks, address, &config, "metrics", door, answer)?;
+        // Scripts and `explain` ask there, as they would ask kube-proxy.
+        if let Some(local) = loopback_beside(address) {
+            tasks.spawn(listen_and_serve(local, "metrics", door(local)?, answer.clone()));
+        }
+        listen(&mut tasks, address, &config, "metrics", door(address)?, answer)?;
     }
     if let Some(address) = config.healthz {
         let door = Door {
@@ -136,6 +143,12 @@ async fn possible_mode(config: &Config) -> Result<Mode, RunError> {
         }
         Err(error) => Err(RunError::Unsupported(error)),
     }
+}
+
+/// Where programs on the node find what is served to others at `address`, unless that includes loopback.
+fn loopback_beside(address: SocketAddr) -> Option<SocketAddr> {
+    let reaches_loopback = address.ip().is_loopback() || address.ip().is_unspecified();
+    (!reaches_loopback).then(|| (Ipv4Addr::LOCALHOST, address.port()).into())
 }
 
 fn listen(

@@ -58,6 +58,8 @@ fn missing_below(value: &Value, shape: &ObjectType, path: &str, errors: &mut Fie
         };
         match map.get(field.name) {
             Some(inner) => missing_in(inner, &field.shape, &here, errors),
+            // Go writes an empty list or map as null and reads it back as empty: a kubelet's CSINode without drivers.
+            None if matches!(field.shape, Shape::List(_) | Shape::Map(_)) => {}
             None if field.required => errors.push(FieldError::required(here, "")),
             None => {}
         }
@@ -96,6 +98,17 @@ impl Shape {
 mod tests {
     use crate::schema::{self, declared};
     use serde_json::json;
+
+    #[test]
+    fn a_list_that_is_asked_for_may_be_empty_and_so_absent() {
+        let shape = schema::named("storage.k8s.io", "v1", "CSINode").unwrap();
+        let mut errors = Vec::new();
+        declared::missing(&json!({"spec": {}}), shape, &mut errors);
+        assert!(errors.is_empty(), "{errors:?}");
+        declared::missing(&json!({"spec": {"drivers": [{}]}}), shape, &mut errors);
+        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, ["spec.drivers[0].name: Required value", "spec.drivers[0].nodeID: Required value"]);
+    }
 
     #[test]
     fn defaults_and_required_fields_come_from_the_schema() {
