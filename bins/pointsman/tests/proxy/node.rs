@@ -31,7 +31,7 @@ const BACKENDS: [&str; 4] = ["10.0.1.5", "10.0.1.6", "fd00:1::5", "fd00:1::6"];
 
 pub struct Network {
     pub node: Namespace,
-    client: Namespace,
+    pub client: Namespace,
     _backend: Namespace,
 }
 

@@ -114,3 +114,32 @@ fn a_real_kube_proxy_in_nftables_mode_is_replaced_and_comes_back_without_a_gap()
     pointsman_testkit::require_netns!();
     there_and_back("nftables");
 }
+
+#[test]
+#[ignore = "needs PEER_KUBE_PROXY"]
+fn a_kube_proxy_that_comes_back_is_noticed_in_any_mode_beside_any_of_ours() {
+    pointsman_testkit::require_netns!();
+    let program = std::env::var("PEER_KUBE_PROXY").expect("PEER_KUBE_PROXY names a kube-proxy");
+    for (ours, theirs) in [
+        ("nftables", "nftables"),
+        ("nftables", "iptables"),
+        ("iptables", "nftables"),
+        ("iptables", "iptables"),
+    ] {
+        let network = Network::new();
+        let mut cluster = network.start_server();
+        cluster.node_object();
+        let address = service(&cluster);
+        cluster.start_proxy(&["--proxy-mode", ours]);
+        answers(&network, &address, "10.0.1.5");
+        let seen = format!("pointsman_proxy_second_writer{{mode=\"{theirs}\"}}");
+        assert_eq!(cluster.metric(&seen), 0.0);
+        let began = Instant::now();
+        start_kube_proxy(&mut cluster, &program, theirs);
+        eventually("it is noticed", || cluster.metric(&seen) == 1.0);
+        println!(
+            "{ours} beside kube-proxy in {theirs} mode: noticed after {:?}",
+            began.elapsed()
+        );
+    }
+}

@@ -38,7 +38,7 @@ pub type Traces = [Option<u64>; 3];
 /// What there is to say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It writes.
+    /// It was not at work before.
     Began(Writer),
     /// Its rules are gone.
     Gone(Writer),

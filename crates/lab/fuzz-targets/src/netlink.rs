@@ -1,7 +1,9 @@
-//! What the kernel answers over netlink: dumps of nf_tables, tracked flows and error replies.
+//! What the kernel answers over netlink: dumps of nf_tables, tracked flows, counters, virtual servers and error replies.
 
+use pointsman_netlink::accounting::packets;
 use pointsman_netlink::conntrack::Flow;
-use pointsman_netlink::netlink::{ErrorReply, Message, Messages};
+use pointsman_netlink::ipvs::VirtualServer;
+use pointsman_netlink::netlink::{ErrorReply, Header, Message, Messages, Writer};
 use pointsman_netlink::nft::{
     Batch, Chain, Element, ElementList, Family, Name, Op, Rule, Set, Table, Transaction, Value,
 };
@@ -14,7 +16,26 @@ pub(crate) fn run(input: &[u8]) {
             let _ = fault.to_string();
         }
         let _ = Flow::decode(&message);
+        let _ = packets(&message);
+        if let Ok(Some(server)) = VirtualServer::decode(&message) {
+            let mut written = Writer::new();
+            written.message(header(), |w| server.encode(w));
+            let again = Messages::new(written.bytes()).next();
+            let again = again.and_then(Result::ok).expect("one message was written");
+            assert_eq!(VirtualServer::decode(&again), Ok(Some(server)));
+        }
         decode(&message);
+    }
+}
+
+const fn header() -> Header {
+    Header {
+        kind: 32,
+        flags: 0,
+        sequence: 1,
+        family: 0,
+        version: 1,
+        resource: 0,
     }
 }
 
