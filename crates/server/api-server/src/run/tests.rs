@@ -1,6 +1,7 @@
 //! Requests through every check of a server, without a socket.
 
 mod admission;
+mod identity;
 
 use super::*;
 use crate::auth::User;
@@ -34,7 +35,7 @@ impl World {
         let config = config(home.path().join("data"));
         files::private_dir(&config.data_dir).unwrap();
         let store = open_store(&config).await.unwrap().unwrap();
-        let (server, _) = assemble(&config, store).unwrap();
+        let (server, ..) = assemble(&config, store).unwrap();
         let following = follow(&server).await.unwrap();
         bootstrap::run(&server, None).await.unwrap();
         Self {
@@ -115,6 +116,7 @@ fn config(data_dir: PathBuf) -> Config {
             unreachable: 300,
         },
         token_file: None,
+        accounts: Default::default(),
         anonymous: true,
         extra_sans: Vec::new(),
         tls_files: None,
