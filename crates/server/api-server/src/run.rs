@@ -159,7 +159,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
     files::private_dir(&config.data_dir).map_err(bad_dir)?;
     let store = open_store(&config).await?.map_err(bad_store)?;
     let keeping = tokio::spawn(encryption::keep(store.clone()));
-    let (server, collector, wanting) = assemble(&config, store)?;
+    let (server, collector) = assemble(&config, store)?;
     let following = follow(&server).await.map_err(bad_store)?;
     let objects = server.cache.stored().map(|collection| collection.count()).sum();
 
@@ -195,7 +195,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         keeping,
         tokio::spawn(collector.run(server.clone())),
         tokio::spawn(namespaces::run(server.clone())),
-        tokio::spawn(accounts::run(server.clone(), wanting)),
+        tokio::spawn(accounts::run(server.clone())),
         tokio::spawn(expiry::expire_events(server.clone(), config.event_ttl)),
         tokio::spawn(expiry::compact(server.clone(), config.compaction_interval)),
         tokio::spawn(identities.keep_fresh(replaceable, trusted)),
@@ -215,10 +215,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
 }
 
 /// The server's parts over a store, with nothing running yet.
-fn assemble(
-    config: &Config,
-    store: EncryptedStore,
-) -> Result<(Arc<Server>, Arc<Collector>, Arc<Wanting>), StartError> {
+fn assemble(config: &Config, store: EncryptedStore) -> Result<(Arc<Server>, Arc<Collector>), StartError> {
     let registry = Registry::new();
     register_process(
         &registry,
@@ -280,6 +277,7 @@ fn assemble(
         accounts,
         policy,
         graph,
+        wanting,
         root_ca: watch::Sender::default(),
         flow,
         work: Lanes::default(),
@@ -293,7 +291,7 @@ fn assemble(
         stop: watch::Sender::new(false),
         ended: watch::Sender::new(None),
     };
-    Ok((Arc::new(server), collector, wanting))
+    Ok((Arc::new(server), collector))
 }
 
 /// Listens everywhere, and says where first.

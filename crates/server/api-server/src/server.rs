@@ -6,6 +6,7 @@ use crate::auth::Authenticator;
 use crate::auth::accounts::Accounts;
 use crate::auth::flow::FlowControl;
 use crate::auth::node_graph::NodeGraph;
+use crate::background::accounts::Wanting;
 use crate::cache::Cache;
 use crate::cache::object::Object;
 use crate::keys;
@@ -51,6 +52,8 @@ pub struct Server {
     pub policy: Arc<PolicyIndex>,
     /// What pods name, by node.
     pub graph: Arc<NodeGraph>,
+    /// Namespaces in which something may be missing.
+    pub wanting: Arc<Wanting>,
     /// The authority of the server's certificate, for pods; empty before it is known.
     pub root_ca: watch::Sender<String>,
     /// How many requests may run at once.

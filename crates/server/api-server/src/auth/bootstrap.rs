@@ -290,11 +290,7 @@ fn node_rules() -> Vec<Value> {
         rule(&[""], &["pods"], &["get", "list", "watch", "delete"]),
         rule(&[""], &["pods/status"], &["update", "patch"]),
         rule(&[""], &["services", "configmaps", "secrets"], READ),
-        rule(
-            &[""],
-            &["persistentvolumeclaims", "persistentvolumes", "serviceaccounts"],
-            &["get"],
-        ),
+        rule(&[""], &["serviceaccounts"], &["get"]),
         rule(&[""], &["serviceaccounts/token"], &["create"]),
         rule(&[DISCOVERY], &["endpointslices"], READ),
         rule(

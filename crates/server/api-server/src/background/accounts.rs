@@ -50,7 +50,8 @@ impl Observer for Wanting {
 }
 
 /// Works for ever.
-pub async fn run(server: Arc<Server>, wanting: Arc<Wanting>) {
+pub async fn run(server: Arc<Server>) {
+    let wanting = &server.wanting;
     let mut authority = server.root_ca.subscribe();
     loop {
         let names = std::mem::take(&mut *wanting.names.lock());

@@ -35,7 +35,7 @@ impl World {
         let config = config(home.path().join("data"));
         files::private_dir(&config.data_dir).unwrap();
         let store = open_store(&config).await.unwrap().unwrap();
-        let (server, ..) = assemble(&config, store).unwrap();
+        let (server, _) = assemble(&config, store).unwrap();
         let following = follow(&server).await.unwrap();
         bootstrap::run(&server, None).await.unwrap();
         Self {
