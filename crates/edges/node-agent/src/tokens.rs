@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_token_is_asked_for_anew_before_it_ends() {
-        let at = |second| Timestamp::from_second(1_800_000_000 + second).unwrap();
+        let at = |second: i64| Timestamp::from_second(1_800_000_000 + second).unwrap();
         let held = Held {
             token: String::new(),
             issued: at(0),

@@ -188,13 +188,6 @@ async fn what_is_not_served_is_refused_clearly() {
         assert!([code, 405, 501].contains(&answer.code), "{path}: {}", answer.text);
         assert_eq!(answer.json()["kind"], "Status", "{path}");
     }
-    let token = http
-        .post(
-            "/api/v1/namespaces/default/serviceaccounts/default/token",
-            &json!({}),
-        )
-        .await;
-    assert!([404, 405].contains(&token.code), "{}", token.text);
     let definition = json!({"metadata": {"name": "a.b.c"}});
     http.post(
         "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",

@@ -18,7 +18,7 @@
 use super::User;
 use super::authn::NODES;
 use pointsman_protocol::settings;
-use pointsman_rules::value::{at, map_at, str_at};
+use pointsman_rules::value::{at, list_at, map_at, str_at};
 use pointsman_rules::{Kind, kinds};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -95,8 +95,9 @@ fn check_named(node: &str, request: &Request<'_>) -> Result<(), String> {
     }
 }
 
-/// Whether a node may have the token that it asks for; `pod` is the one it is to be bound to.
-pub fn check_token(user: &User, asked: &Value, pod: Option<&Value>) -> Result<(), String> {
+/// Whether a node may have the token that it asks for; `pod` is the one it is to be bound to. It is for whom a volume of
+/// the pod asks one; `own` is whom tokens are for that name nobody.
+pub fn check_token(user: &User, asked: &Value, pod: Option<&Value>, own: &[String]) -> Result<(), String> {
     if !applies(user) {
         return Ok(());
     }
@@ -106,6 +107,23 @@ pub fn check_token(user: &User, asked: &Value, pod: Option<&Value>) -> Result<()
     }
     if user.node_name() != Some(str_at(pod, &["spec", "nodeName"])) {
         return Err("node requested token bound to a pod scheduled on a different node".into());
+    }
+    let volumes = list_at(pod, &["spec", "volumes"]).iter();
+    let sources = volumes.flat_map(|volume| list_at(volume, &["projected", "sources"]));
+    let tokens: Vec<&Value> = sources
+        .filter_map(|source| at(source, &["serviceAccountToken"]))
+        .collect();
+    for audience in list_at(asked, &["spec", "audiences"])
+        .iter()
+        .filter_map(Value::as_str)
+    {
+        let is_asked_for = tokens.iter().any(|token| match str_at(token, &["audience"]) {
+            "" => own.iter().any(|own| own == audience),
+            named => named == audience,
+        });
+        if !is_asked_for {
+            return Err(format!("audience {audience:?} not found in pod spec volume"));
+        }
     }
     Ok(())
 }

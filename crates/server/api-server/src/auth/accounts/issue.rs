@@ -199,7 +199,8 @@ fn bind(server: &Server, request: &Request, account: &Value, asked: &Value) -> R
         );
         return Err(conflict("", of("kind"), of("name"), why));
     }
-    let within = node_restriction::check_token(&request.user, asked, pod.as_ref());
+    let own = &server.accounts.settings.audiences;
+    let within = node_restriction::check_token(&request.user, asked, pod.as_ref(), own);
     within.map_err(|why| ApiError::Forbidden {
         subject: Subject::new(&kinds::SERVICE_ACCOUNT, &*bound.serviceaccount.name),
         why,

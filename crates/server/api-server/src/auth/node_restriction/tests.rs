@@ -309,15 +309,32 @@ fn a_node_reads_what_its_pods_name_and_its_settings() {
 #[test]
 fn a_node_gets_tokens_of_its_own_pods() {
     let user = node_user();
-    let bound = json!({"spec": {"boundObjectRef": {"kind": "Pod", "uid": "u"}}});
-    let unnamed = json!({"spec": {"boundObjectRef": {"kind": "Pod"}}});
-    assert_eq!(check_token(&user, &bound, Some(&pod_on("n1"))), Ok(()));
-    assert!(check_token(&user, &bound, Some(&pod_on("n2"))).is_err());
-    assert!(check_token(&user, &bound, Some(&pod_on(""))).is_err());
-    assert!(check_token(&user, &unnamed, Some(&pod_on("n1"))).is_err());
-    assert!(check_token(&user, &bound, None).is_err());
+    let own = ["api".to_owned()];
+    let pod = |node: &str| {
+        let tokens =
+            json!([{"serviceAccountToken": {"path": "t"}}, {"serviceAccountToken": {"audience": "vault"}}]);
+        let mut pod = pod_on(node);
+        pod["spec"]["volumes"] = json!([{"projected": {"sources": tokens}}]);
+        pod
+    };
+    let asked = |uid: &str, audience: &str| json!({"spec": {"audiences": [audience], "boundObjectRef": {"kind": "Pod", "uid": uid}}});
+    let check = |user: &User, asked: Value, pod: Option<Value>| check_token(user, &asked, pod.as_ref(), &own);
+    assert_eq!(check(&user, asked("u", "api"), Some(pod("n1"))), Ok(()));
+    assert_eq!(check(&user, asked("u", "vault"), Some(pod("n1"))), Ok(()));
+    assert!(
+        check(&user, asked("u", "other"), Some(pod("n1"))).is_err(),
+        "nobody asks for it"
+    );
+    assert!(
+        check(&user, asked("u", "api"), Some(pod_on("n1"))).is_err(),
+        "it declined"
+    );
+    assert!(check(&user, asked("u", "api"), Some(pod("n2"))).is_err());
+    assert!(check(&user, asked("u", "api"), Some(pod(""))).is_err());
+    assert!(check(&user, asked("", "api"), Some(pod("n1"))).is_err());
+    assert!(check(&user, asked("u", "api"), None).is_err());
     let nameless = User::new("kubelet", &[NODES]);
-    assert!(check_token(&nameless, &bound, Some(&pod_on("n1"))).is_err());
+    assert!(check(&nameless, asked("u", "api"), Some(pod("n1"))).is_err());
     let admin = User::new("admin", &["system:masters"]);
-    assert_eq!(check_token(&admin, &json!({}), None), Ok(()));
+    assert_eq!(check(&admin, json!({}), None), Ok(()));
 }
