@@ -7,6 +7,7 @@ use crate::shutdown::stop_signal;
 use anyhow::{Context, bail};
 use clap::Args;
 use pointsman_api_server::audit::LogSettings;
+use pointsman_api_server::auth::accounts::AccountSettings;
 use pointsman_api_server::{Config, Running, StoreChoice, start};
 use pointsman_model::FeatureGates;
 use pointsman_rules::admission::plugins::Plugins;
@@ -67,6 +68,25 @@ pub struct Flags {
     /// CSV file of bearer tokens: token,user,uid,"group1,group2".
     #[arg(long, value_name = "FILE")]
     pub token_auth_file: Option<PathBuf>,
+    /// Who issues tokens of service accounts. Repeatable: the first issues, all are believed.
+    #[arg(long, value_name = "URL", default_value = "https://kubernetes.default.svc")]
+    pub service_account_issuer: Vec<String>,
+    /// Further keys (PEM, public or private) that tokens of service accounts may be signed with, as those of
+    /// kube-controller-manager. Repeatable.
+    #[arg(long, value_name = "FILE")]
+    pub service_account_key_file: Vec<PathBuf>,
+    /// The private key (PEM) that signs tokens of service accounts, instead of pki/sa.key in the data directory.
+    #[arg(long, value_name = "FILE")]
+    pub service_account_signing_key_file: Option<PathBuf>,
+    /// The longest that a token may be good for; longer ones are shortened with a warning. 0 is no limit.
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration::parse)]
+    pub service_account_max_token_expiration: Duration,
+    /// Where clients outside find the keys of tokens, if not at this server.
+    #[arg(long, value_name = "URL")]
+    pub service_account_jwks_uri: Option<String>,
+    /// Who tokens for this server have to be for; the issuers by default.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub api_audiences: Vec<String>,
     /// Optional behaviours: EndpointSliceTerminatingCondition, SubSecondProbes (both on by default).
     #[arg(long, value_name = "A=true,B=false", default_value = "", value_parser = FeatureGates::parse)]
     pub feature_gates: FeatureGates,
@@ -188,6 +208,15 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
             unreachable: flags.default_unreachable_toleration_seconds,
         },
         token_file: flags.token_auth_file,
+        accounts: AccountSettings {
+            issuers: flags.service_account_issuer,
+            audiences: flags.api_audiences,
+            signing_key_file: flags.service_account_signing_key_file,
+            key_files: flags.service_account_key_file,
+            max_expiration: Some(flags.service_account_max_token_expiration)
+                .filter(|longest| !longest.is_zero()),
+            jwks_uri: flags.service_account_jwks_uri,
+        },
         anonymous: flags.anonymous_auth,
         extra_sans: flags.tls_san,
         tls_files: flags.tls_cert_file.zip(flags.tls_private_key_file),

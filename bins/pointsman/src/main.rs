@@ -9,6 +9,7 @@ mod duration;
 mod explain;
 mod gate;
 mod hollow;
+mod keys;
 mod logging;
 mod metrics_access;
 mod metrics_reference;
@@ -57,6 +58,8 @@ enum Command {
     },
     /// Run the Kubernetes-compatible API server on an embedded durable store, or on etcd.
     Apiserver(Box<apiserver::Command>),
+    /// Show and replace the keys that sign tokens of service accounts and encrypt Secrets.
+    Keys(keys::Flags),
     /// Show and replace the certificate authority of an embedded API server.
     Ca(ca::Flags),
     /// Run the loops that turn pods into endpoints, and the workloads that make pods.
@@ -160,6 +163,7 @@ fn main() -> ExitCode {
             Command::Completions { shell } => complete(shell),
             Command::Apiserver(flags) => apiserver::run(*flags).await,
             Command::Ca(flags) => ca::run(flags),
+            Command::Keys(flags) => keys::run(flags),
             Command::Controllers(flags) => controllers::run(*flags).await,
             Command::Node(flags) => node::run(*flags).await,
             Command::Proxy(flags) => proxy::run(*flags).await,

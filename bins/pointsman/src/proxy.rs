@@ -9,7 +9,7 @@ use anyhow::Context;
 use clap::{ArgAction, Args, ValueEnum};
 use file::File;
 use pointsman_kernel::iptables_backend::allow_localhost_node_ports;
-use pointsman_kernel::sysctl;
+use pointsman_kernel::{ipvs, sysctl};
 use pointsman_proxy::{Config, Mode, OwnRules, clean_up, clean_up_own, run as run_proxy};
 use pointsman_telemetry::Registry;
 use std::io::{Read, Write};
@@ -88,6 +88,9 @@ pub struct Flags {
     /// the reason.
     #[arg(long, value_enum, value_name = "MODE")]
     nftables_fallback: Option<Fallback>,
+    /// Ranges of IPVS virtual servers that stay when this proxy takes over from kube-proxy's IPVS mode.
+    #[arg(long, value_name = "CIDR,...", value_delimiter = ',')]
+    ipvs_exclude_cidrs: Option<Vec<String>>,
     /// Behaviours to switch, as `Name=true,Other=false`. MinimizeIPTablesRestore=false writes all rules with each
     /// sync of iptables mode; gates that only kube-proxy knows are named in the log.
     #[arg(long, value_name = "GATES")]
@@ -171,7 +174,7 @@ ignored! {
         kube_api_burst kube_api_qps kube_api_content_type config_sync_period
         show_hidden_metrics_for_version master
         logging_format log_flush_frequency log_json_info_buffer_size log_text_info_buffer_size vmodule
-        ipvs_exclude_cidrs ipvs_min_sync_period ipvs_scheduler ipvs_sync_period ipvs_tcp_timeout
+        ipvs_min_sync_period ipvs_scheduler ipvs_sync_period ipvs_tcp_timeout
         ipvs_tcpfin_timeout ipvs_udp_timeout
     ]
     [profiling log_json_split_stream log_text_split_stream ipvs_strict_arp]
@@ -187,12 +190,14 @@ enum Fallback {
 }
 
 /// How rules are written.
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ModeFlag {
     /// By the iptables programs.
     Iptables,
     /// By netlink into nf_tables; Linux 5.13 or later.
     Nftables,
+    /// As nftables, for configurations of kube-proxy's IPVS mode; what differs is named in the log.
+    Ipvs,
 }
 
 /// Runs the proxy until a signal stops it; the rules stay.
@@ -200,8 +205,13 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
     if flags.cleanup {
         return tokio::task::spawn_blocking(|| {
             let four = clean_up::<Ipv4Addr>();
-            clean_up::<Ipv6Addr>()?;
-            Ok(four?)
+            let six = clean_up::<Ipv6Addr>();
+            // Sets can be destroyed once no chain looks into them.
+            let ipvs = ipvs::remove_all();
+            Ok(four
+                .and(six)
+                .map_err(anyhow::Error::from)
+                .and(ipvs.map_err(Into::into))?)
         })
         .await?;
     }

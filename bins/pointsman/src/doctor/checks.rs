@@ -211,7 +211,7 @@ fn writers(facts: &Machine) -> Finding {
         (
             Verdict::Warn,
             found,
-            "kube-proxy --cleanup removes them, once another proxy's rules stand",
+            "pointsman proxy removes them within 10 minutes of its first sync",
         )
     } else if names.is_empty() {
         (Verdict::Ok, format!("no service proxy runs{neighbours}"), "")

@@ -7,6 +7,7 @@ use anyhow::{Context, bail};
 use pointsman_api_client::Source;
 use pointsman_dataplane::settings::NodePortRanges;
 use pointsman_dataplane::{InterfaceName, MasqueradeMark, Restores};
+use pointsman_fabric::Prefix;
 use pointsman_kernel::sysctl;
 use pointsman_model::duration::go;
 use pointsman_model::{Feature, FeatureGates};
@@ -19,22 +20,36 @@ use std::time::Duration;
 /// What the file and the flags say together; the file wins but for the node's name, as in kube-proxy.
 pub(super) fn resolve(flags: Flags, file: File) -> anyhow::Result<Config> {
     let gates = gates(flags.feature_gates.as_deref(), file.feature_gates)?;
-    let mode = mode(file.mode.as_deref(), flags.proxy_mode)?;
+    let asked = mode_flag(file.mode.as_deref(), flags.proxy_mode)?;
+    let mode = match asked {
+        ModeFlag::Iptables => Mode::Iptables,
+        ModeFlag::Nftables => Mode::Nftables,
+        ModeFlag::Ipvs => {
+            tracing::warn!("{IPVS_DIFFERS}");
+            Mode::Nftables
+        }
+    };
     let Writing {
         masquerade_all,
         masquerade_bit,
         min_sync_period,
         sync_period,
-    } = match mode {
-        Mode::Iptables => file.iptables.writing,
-        Mode::Nftables => file.nftables,
+    } = match asked {
+        ModeFlag::Iptables => file.iptables.writing,
+        ModeFlag::Nftables => file.nftables,
+        // IPVS mode takes from there what it shares, and has periods of its own.
+        ModeFlag::Ipvs => Writing {
+            masquerade_all: file.iptables.writing.masquerade_all,
+            masquerade_bit: file.iptables.writing.masquerade_bit,
+            ..file.nftables
+        },
     };
     let (min_sync_period, sync_period) = sync_periods(
         time(min_sync_period)?.or(flags.iptables_min_sync_period),
         time(sync_period)?.or(flags.iptables_sync_period),
     )?;
     let bit = masquerade_bit.or(flags.iptables_masquerade_bit).unwrap_or(14);
-    let node_ports = node_ports(mode, file.node_port_addresses.or(flags.nodeport_addresses))?;
+    let node_ports = node_ports(asked, file.node_port_addresses.or(flags.nodeport_addresses))?;
     let local = local_mode(
         file.detect_local_mode.or(flags.detect_local_mode).as_deref(),
         file.cluster_cidr.or(flags.cluster_cidr),
@@ -69,6 +84,7 @@ pub(super) fn resolve(flags: Flags, file: File) -> anyhow::Result<Config> {
         metrics: address(metrics.as_deref(), "127.0.0.1:10249", 10249)?,
         guard: flags.metrics_access.settings()?,
         bind_or_fail: bind_or_fail.unwrap_or(false),
+        ipvs_exclude: ranges(file.ipvs.exclude_cidrs.or(flags.ipvs_exclude_cidrs))?,
         fall_back_to_iptables: flags.nftables_fallback == Some(Fallback::Iptables),
         shown: Value::Null,
     };
@@ -102,18 +118,39 @@ fn gates(flag: Option<&str>, file: Option<BTreeMap<String, bool>>) -> anyhow::Re
     Ok(gates)
 }
 
-fn mode(file: Option<&str>, flag: Option<ModeFlag>) -> anyhow::Result<Mode> {
-    Ok(match (file, flag) {
-        (Some("iptables"), _) | (None, None | Some(ModeFlag::Iptables)) => Mode::Iptables,
-        (Some("nftables"), _) | (None, Some(ModeFlag::Nftables)) => Mode::Nftables,
-        (Some(other), _) => bail!("mode {other:?} is neither iptables nor nftables"),
+fn ranges(texts: Option<Vec<String>>) -> anyhow::Result<Vec<Prefix>> {
+    let texts = texts.unwrap_or_default().into_iter();
+    let parsed = texts.map(|text| {
+        text.parse()
+            .with_context(|| format!("ipvs.excludeCIDRs: {text:?} is no range"))
+    });
+    parsed.collect()
+}
+
+/// What an operator who comes from IPVS mode has to know.
+const IPVS_DIFFERS: &str = "mode ipvs: rules are written in nftables mode instead. Connections are spread at random, \
+     whatever ipvs.scheduler says; cluster addresses are no longer addresses of this node (they do not answer ping, and \
+     programs of the node cannot listen on them); strictARP, ipvs timeouts and ipvs sync periods have no effect \
+     (conntrack's timeouts hold; arp_ignore and arp_announce stay as they are, for load balancers that need them); \
+     kube-ipvs0, KUBE- ipsets and virtual servers outside of ipvs.excludeCIDRs are removed once our rules stand; set \
+     mode: nftables to say what you want";
+
+fn mode_flag(file: Option<&str>, flag: Option<ModeFlag>) -> anyhow::Result<ModeFlag> {
+    Ok(match file {
+        None => flag.unwrap_or(ModeFlag::Iptables),
+        Some("iptables") => ModeFlag::Iptables,
+        Some("nftables") => ModeFlag::Nftables,
+        Some("ipvs") => ModeFlag::Ipvs,
+        Some(other) => bail!("mode {other:?} is none of iptables, nftables and ipvs"),
     })
 }
 
 /// Nobody asked for ports on all addresses by choosing nftables mode: kube-proxy's default is narrower there.
-fn node_ports(mode: Mode, entries: Option<Vec<String>>) -> anyhow::Result<NodePortRanges> {
+///
+/// IPVS mode's is not, and a node that leaves it goes on answering where it did.
+fn node_ports(mode: ModeFlag, entries: Option<Vec<String>>) -> anyhow::Result<NodePortRanges> {
     let mut entries = entries.unwrap_or_default();
-    if entries.is_empty() && mode == Mode::Nftables {
+    if entries.is_empty() && mode == ModeFlag::Nftables {
         entries.push("primary".to_owned());
     }
     let ranges = NodePortRanges { entries };

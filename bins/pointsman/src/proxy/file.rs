@@ -16,6 +16,7 @@ pub struct File {
     pub detect_local: DetectLocal,
     pub iptables: Iptables,
     pub nftables: Writing,
+    pub ipvs: IpvsSettings,
     pub node_port_addresses: Option<Vec<String>>,
     pub healthz_bind_address: Option<String>,
     pub metrics_bind_address: Option<String>,
@@ -42,6 +43,14 @@ pub struct Iptables {
     #[serde(flatten)]
     pub writing: Writing,
     pub localhost_node_ports: Option<bool>,
+}
+
+/// What is left of IPVS mode's settings.
+#[derive(Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct IpvsSettings {
+    #[serde(rename = "excludeCIDRs")]
+    pub exclude_cidrs: Option<Vec<String>>,
 }
 
 /// How rules are written; each mode has settings of its own.

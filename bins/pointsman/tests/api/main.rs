@@ -10,6 +10,7 @@ mod connections;
 mod crash;
 mod damage;
 mod faults;
+mod identity;
 mod kube_rs;
 mod kubectl;
 mod restored_etcd;

@@ -281,6 +281,12 @@ async fn all_roles() {
     cluster.pod("bad", "httpGet: {}").await;
     cluster.report("bad", "False").await;
     cluster.event("InvalidProbeAnnotation").await;
+    // kube-proxy comes back, as far as a table of its name shows it.
+    let table = Command::new("nft")
+        .args(["add", "table", "ip", "kube-proxy"])
+        .status();
+    assert!(table.await.unwrap().success());
+    cluster.event("SecondServiceProxy").await;
 
     // The collector follows the proxy as its own account, and the API server says whose tokens those are.
     eventually("the collector follows the proxy", async || {

@@ -18,6 +18,7 @@ mod node;
 mod peer;
 mod readers;
 mod samples;
+mod second_writer;
 mod takeover;
 
 use std::time::{Duration, Instant};

@@ -88,8 +88,13 @@ impl Network {
 
     /// A connection that stays open; what is written to it comes back.
     pub fn echo(&self, address: &str, port: u16) -> TcpStream {
+        Self::echo_from(&self.client, address, port)
+    }
+
+    /// The same from another place.
+    pub fn echo_from(space: &Namespace, address: &str, port: u16) -> TcpStream {
         let target: SocketAddr = format!("{address}:{port}").parse().unwrap();
-        self.client.run(move || {
+        space.run(move || {
             let stream = TcpStream::connect_timeout(&target, Duration::from_secs(5)).unwrap();
             stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
             stream
@@ -98,11 +103,16 @@ impl Network {
 
     /// Opens one connection after the other until told to stop.
     pub fn traffic(&self, address: &str, port: u16) -> Traffic {
+        Self::traffic_from(&self.client, address, port)
+    }
+
+    /// The same from another place, such as the node.
+    pub fn traffic_from(space: &Namespace, address: &str, port: u16) -> Traffic {
         let target: SocketAddr = format!("{address}:{port}").parse().unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let answered = Arc::new(AtomicUsize::new(0));
         let (stopped, count) = (Arc::clone(&stop), Arc::clone(&answered));
-        let thread = self.client.run(move || {
+        let thread = space.run(move || {
             std::thread::spawn(move || {
                 let mut failures = Vec::new();
                 while !stopped.load(Ordering::Relaxed) {

@@ -10,7 +10,7 @@ use crate::features::endpoint;
 use crate::node::{Cluster, Network};
 
 /// A table as kube-proxy writes it, as far as packets can tell.
-const PREDECESSOR: &str = "
+pub const PREDECESSOR: &str = "
 table ip kube-proxy {
     chain service-web { meta l4proto tcp dnat to 10.0.1.5:8080; }
     chain service-echo { meta l4proto tcp dnat to 10.0.1.5:8081; }
@@ -107,7 +107,7 @@ fn a_node_changes_its_mode_and_back_without_a_gap() {
 }
 
 /// What kube-proxy's first sync in iptables mode does to the chains of ours that it shares.
-const SUCCESSOR: &str = "*filter
+pub const SUCCESSOR: &str = "*filter
 :KUBE-SERVICES - [0:0]
 COMMIT
 *nat
@@ -151,4 +151,102 @@ fn rules_stay_until_a_successor_has_its_own_and_then_only_ours_go() {
         eventually("the successor serves", || traffic.answered() > so_far + 20);
         assert_eq!(traffic.stop(), [], "{mode}: no connection failed");
     }
+}
+
+/// Stands in for IPVS, of which this kernel may have nothing: it picks up, after all other translations, what arrives
+/// for the cluster address that the node has on `kube-ipvs0`.
+const IPVS: &str = "
+table ip ipvs-stand-in {
+    chain services {
+        ip daddr VIP tcp dport 80 dnat to 10.0.1.5:8080
+        ip daddr VIP tcp dport 81 dnat to 10.0.1.5:8081
+    }
+    chain prerouting { type nat hook prerouting priority -50; jump services; }
+    chain output { type nat hook output priority -50; jump services; }
+    chain postrouting { type nat hook postrouting priority 50; ip saddr VIP masquerade; }
+}
+";
+
+/// Chains of IPVS mode, without what looks into sets.
+const IPVS_CHAINS: &str = "*filter
+:KUBE-NODE-PORT - [0:0]
+:KUBE-IPVS-FILTER - [0:0]
+:KUBE-IPVS-OUT-FILTER - [0:0]
+:KUBE-PROXY-FIREWALL - [0:0]
+:KUBE-SOURCE-RANGES-FIREWALL - [0:0]
+-A INPUT -m comment --comment \"kubernetes health check rules\" -j KUBE-NODE-PORT
+-A INPUT -m comment --comment \"kube-proxy firewall rules\" -j KUBE-PROXY-FIREWALL
+-A INPUT -m comment --comment \"kubernetes ipvs access filter\" -j KUBE-IPVS-FILTER
+-A OUTPUT -m comment --comment \"kubernetes ipvs access filter\" -j KUBE-IPVS-OUT-FILTER
+-A KUBE-PROXY-FIREWALL -j KUBE-SOURCE-RANGES-FIREWALL
+COMMIT
+*nat
+:KUBE-SERVICES - [0:0]
+:KUBE-NODE-PORT - [0:0]
+:KUBE-LOAD-BALANCER - [0:0]
+-A PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES
+-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT
+-A KUBE-SERVICES -j KUBE-LOAD-BALANCER
+COMMIT
+";
+
+#[test]
+fn a_node_leaves_ipvs_mode_without_a_gap_and_its_link_waits_for_open_connections() {
+    pointsman_testkit::require_netns!();
+    let network = Network::new();
+    let mut cluster = network.start_server();
+    cluster.node_object();
+    let address = service(&cluster);
+    // A bridge, as the kernel may have no dummy; like kube-proxy's link it is not set up.
+    network.node.ip("link add kube-ipvs0 type bridge");
+    network.node.ip(&format!("addr add {address}/32 dev kube-ipvs0"));
+    for (name, text, load) in [
+        ("ipvs.nft", IPVS, "nft -f"),
+        ("chains", IPVS_CHAINS, "iptables-restore --noflush"),
+    ] {
+        let file = cluster.directory().join(name);
+        std::fs::write(&file, text.replace("VIP", &address)).unwrap();
+        network.node.sh(&format!("{load} {}", file.display()));
+    }
+    let traffic = [&network.client, &network.node].map(|from| Network::traffic_from(from, &address, 80));
+    let more = |what: &str| {
+        let so_far = traffic.each_ref().map(|traffic| traffic.answered());
+        eventually(what, || {
+            let now = traffic.each_ref().map(|traffic| traffic.answered());
+            now[0] > so_far[0] + 20 && now[1] > so_far[1] + 20
+        });
+    };
+    more("the predecessor serves");
+    // Its own address is the cluster address.
+    let mut of_node = Network::echo_from(&network.node, &address, 81);
+    assert_eq!(of_node.local_addr().unwrap().ip().to_string(), address);
+    cluster.start_proxy(&["--proxy-mode=ipvs", "--iptables-sync-period=1s"]);
+    let log = || std::fs::read_to_string(cluster.directory().join("proxy.log")).unwrap();
+    eventually("it waits for a connection", || {
+        log().contains("kube-ipvs0 goes when its connections have ended")
+    });
+    assert!(log().contains("mode ipvs: rules are written in nftables mode instead"));
+    let chains = network.node.sh("iptables-save");
+    assert!(!chains.contains("KUBE-"), "{chains}");
+    network.node.sh("nft delete table ip ipvs-stand-in");
+    more("ours serves");
+    assert!(echoes(&mut of_node), "the node's connection goes on");
+    let new = Network::echo_from(&network.node, &address, 81);
+    assert_ne!(
+        new.local_addr().unwrap().ip().to_string(),
+        address,
+        "new ones need the link no more"
+    );
+    drop(of_node);
+    let links = || network.node.ip("-o link");
+    eventually("the link is gone", || !links().contains("kube-ipvs0"));
+    let local = network.node.ip("route show table local");
+    assert!(!local.contains(&address), "{local}");
+    more("ours serves without it");
+    let [outside, node] = traffic.map(crate::node::Traffic::stop);
+    assert_eq!((outside, node), (Vec::new(), Vec::new()), "no connection failed");
+    assert_eq!(
+        cluster.metric("pointsman_proxy_second_writer{mode=\"ipvs\"}"),
+        0.0
+    );
 }

@@ -68,6 +68,39 @@ fn kubectl_runs_reads_and_deletes_pods_on_two_nodes_that_talk_to_each_other() {
 }
 
 #[test]
+fn a_client_in_a_pod_lists_with_the_token_of_its_own_account() {
+    require_netns!();
+    let cluster = Cluster::start(&["--nodes=1"]);
+    cluster.kubectl(&["create", "serviceaccount", "robot"]);
+    let rights = ["--clusterrole=cluster-admin", "--serviceaccount=default:robot"];
+    cluster.kubectl(&[&["create", "clusterrolebinding", "robot"], &rights[..]].concat());
+    cluster.kubectl(&["create", "secret", "generic", "own", "--from-literal=a=hunter2"]);
+    let look = format!(
+        "cd /var/run/secrets/kubernetes.io/serviceaccount && cat namespace && stat -f -c \" %T\" token \
+         && {PROGRAM} profile status; echo $SECRET; sleep 1000"
+    );
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "client" },
+        "spec": {
+            "serviceAccountName": "robot", "terminationGracePeriodSeconds": 0,
+            "containers": [{
+                "name": "c", "image": "host", "command": ["sh", "-c", look],
+                "env": [{ "name": "SECRET", "valueFrom": { "secretKeyRef": { "name": "own", "key": "a" } } }],
+            }],
+        },
+    });
+    cluster.kubectl_with(&["create", "-f", "-"], &pod.to_string());
+    cluster.kubectl(&["wait", "--for=condition=Ready", "pod/client", "--timeout=60s"]);
+    let said = eventually("the client has answered", || {
+        let said = cluster.kubectl(&["logs", "client"]);
+        said.contains("hunter2").then_some(said)
+    });
+    // The client of `profile status` is kube-rs with nothing but what the pod has.
+    assert!(said.starts_with("default tmpfs\n"), "{said}");
+    assert!(said.contains("Default"), "{said}");
+}
+
+#[test]
 fn agents_killed_under_load_flap_no_readiness_and_lose_no_process() {
     require_netns!();
     const PODS: usize = 12;

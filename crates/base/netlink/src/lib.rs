@@ -8,6 +8,8 @@
 //! Pure: there is no socket here (`pointsman-netlink-io` has it), so decisions may use these types. Decoding
 //! never panics, whatever the bytes.
 
+pub mod accounting;
 pub mod conntrack;
+pub mod ipvs;
 pub mod netlink;
 pub mod nft;

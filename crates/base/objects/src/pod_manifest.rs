@@ -14,7 +14,9 @@ pub use environment::{EnvFrom, FieldRef, KeyRef, ObjectRef, Origin, ResourceRef,
 pub use probe::{Action, Exec, Grpc, Header, HttpGet, Probe, TcpSocket};
 pub use security::{CapabilityNames, ContainerSecurity, PodSecurity, Profile, Profiles, Sysctl, UserIds};
 pub use status::{ReportedCondition, ReportedContainer, ReportedRunning, ReportedState, ReportedStatus};
-pub use volume::{EmptyDir, Files, FilesItem, PodFields, PodFieldsItem, Projection, Volume, VolumeKind};
+pub use volume::{
+    AccountToken, EmptyDir, Files, FilesItem, PodFields, PodFieldsItem, Projection, Volume, VolumeKind,
+};
 
 use crate::metadata::{All, Metadata};
 use crate::read::nullable;

@@ -20,6 +20,7 @@ pub mod index;
 pub mod packet;
 pub mod programmer;
 pub mod schedule;
+pub mod second_writer;
 pub mod select;
 pub mod settings;
 pub mod state;

@@ -122,6 +122,8 @@ pub struct Differences {
     pub names: Vec<String>,
     /// What may differ only because a batch of ours wrote it while it was being read.
     pub in_motion: usize,
+    /// Another proxy has written its rules over ours.
+    pub another_proxy: bool,
 }
 
 /// A comparison that can run on a thread of its own: it reads or renders all rules, which takes longer than a

@@ -21,6 +21,8 @@ pub struct Settings<A> {
     pub localhost_node_ports: bool,
     /// The kernel accepts out-of-window TCP packets, so invalid ones need not be dropped.
     pub conntrack_liberal: bool,
+    /// The kernel has counters that rules may name (nfacct; iptables only).
+    pub named_counters: bool,
     /// The ranges cluster addresses are taken from; unused addresses of them are dropped (nftables only).
     pub service_cidrs: Box<[Cidr<A>]>,
 }
@@ -35,6 +37,7 @@ impl<A: Address> Default for Settings<A> {
             node_ip: None,
             localhost_node_ports: true,
             conntrack_liberal: false,
+            named_counters: false,
             service_cidrs: Box::default(),
         }
     }

@@ -141,6 +141,7 @@ impl<A: Address> FullPlan<A> {
                 Step::Leftovers
             }
             Step::Leftovers => {
+                unhang_ipvs_jumps(&mut filling);
                 for (table, chain) in std::mem::take(filling.leftovers) {
                     filling.transaction.table(table).removals.insert(chain);
                 }
@@ -244,6 +245,18 @@ fn hang_jumps<A: Address>(filling: &mut Filling<'_, A>) {
                 .extend(std::iter::repeat_n((chain, rule.clone()), times));
         }
         edit.inserts.extend(rules.into_iter().map(|rule| (chain, rule)));
+    }
+}
+
+/// Takes out the jumps of kube-proxy's IPVS mode, whose chains are leftovers.
+fn unhang_ipvs_jumps<A: Address>(filling: &mut Filling<'_, A>) {
+    for (table, from, rule) in top::ipvs_jumps() {
+        let chain = ChainName::Builtin(from);
+        let times = filling.inventory.occurrences(table, chain, &rule);
+        if times > 0 {
+            let edit = filling.transaction.table(table);
+            edit.deletes.extend(std::iter::repeat_n((chain, rule), times));
+        }
     }
 }
 

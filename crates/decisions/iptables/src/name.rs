@@ -183,6 +183,36 @@ impl Top {
     }
 }
 
+/// A chain that only kube-proxy's IPVS mode makes, known so that it can be removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum IpvsChain {
+    NodePort,
+    LoadBalancer,
+    SourceRanges,
+    Filter,
+    OutFilter,
+}
+
+impl IpvsChain {
+    const ALL: [Self; 5] = [
+        Self::NodePort,
+        Self::LoadBalancer,
+        Self::SourceRanges,
+        Self::Filter,
+        Self::OutFilter,
+    ];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NodePort => "KUBE-NODE-PORT",
+            Self::LoadBalancer => "KUBE-LOAD-BALANCER",
+            Self::SourceRanges => "KUBE-SOURCE-RANGES-FIREWALL",
+            Self::Filter => "KUBE-IPVS-FILTER",
+            Self::OutFilter => "KUBE-IPVS-OUT-FILTER",
+        }
+    }
+}
+
 /// What a per-Service chain is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
@@ -228,6 +258,8 @@ pub enum ChainName {
     Bucket(u8),
     /// A chain of one Service port or endpoint.
     Service(Role, NameHash),
+    /// A chain that IPVS mode left.
+    Ipvs(IpvsChain),
 }
 
 impl ChainName {
@@ -259,12 +291,20 @@ impl ChainName {
                 Some(Self::Service(role, hash))
             })
         };
-        builtin.or_else(top).or_else(bucket).or_else(service)
+        let ipvs = || {
+            let chain = IpvsChain::ALL.into_iter().find(|chain| chain.as_str() == text);
+            chain.map(Self::Ipvs)
+        };
+        builtin
+            .or_else(top)
+            .or_else(bucket)
+            .or_else(service)
+            .or_else(ipvs)
     }
 
-    /// Whether the chain comes and goes with Services, so that an unwanted one is a leftover.
+    /// Whether the chain comes and goes with Services or with another mode, so that an unneeded one is a leftover.
     pub const fn is_transient(self) -> bool {
-        matches!(self, Self::Bucket(_) | Self::Service(..))
+        matches!(self, Self::Bucket(_) | Self::Service(..) | Self::Ipvs(_))
     }
 
     /// Whether each rule stands for one Service and their order means nothing.
@@ -286,6 +326,7 @@ impl fmt::Display for ChainName {
             Self::Top(chain) => f.write_str(chain.as_str()),
             Self::Bucket(bucket) => write!(f, "{BUCKET_PREFIX}{bucket:02X}"),
             Self::Service(role, hash) => write!(f, "{}{hash}", role.prefix()),
+            Self::Ipvs(chain) => f.write_str(chain.as_str()),
         }
     }
 }
@@ -339,6 +380,7 @@ mod tests {
         names.extend(Top::ALL.map(ChainName::Top));
         names.extend(Builtin::ALL.map(ChainName::Builtin));
         names.extend(Role::ALL.map(|role| ChainName::Service(role, hash)));
+        names.extend(IpvsChain::ALL.map(ChainName::Ipvs));
         for name in names {
             assert_eq!(ChainName::parse(&name.to_string()), Some(name));
         }

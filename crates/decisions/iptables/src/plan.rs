@@ -207,7 +207,7 @@ impl<A: Address> Planner<A> {
 pub fn cleanup<A: Address>(inventory: &Inventory) -> Transaction<A> {
     let mut transaction = Transaction::default();
     let kept = |chain: ChainName| chain == ChainName::Top(Top::Firewall);
-    for (table, from, rule) in top::jumps::<A>() {
+    for (table, from, rule) in top::jumps::<A>().into_iter().chain(top::ipvs_jumps()) {
         let chain = ChainName::Builtin(from);
         let times = inventory.occurrences(table, chain, &rule);
         if times > 0 && rule.jumps_to().is_some_and(|chain| !kept(chain)) {

@@ -150,6 +150,10 @@ fn module_match<A: Address>(out: &mut String, condition: &Match<A>) {
             affinity.timeout_seconds
         ),
         Match::NoteSeen(list) => write!(out, " -m recent --set --name {list}"),
+        Match::TranslatedFrom(range) => {
+            write!(out, " -m conntrack --ctstate DNAT --ctorigdst {range}")
+        }
+        Match::Counted(counter) => write!(out, " -m nfacct --nfacct-name {}", counter.as_str()),
         _ => Ok(()),
     };
 }

@@ -63,6 +63,32 @@ pub enum Match<A> {
     SeenBy(ChainName, Affinity),
     /// Always holds, and notes that the client is being sent to this endpoint.
     NoteSeen(ChainName),
+    /// The destination was translated, and lay in the range before.
+    TranslatedFrom(Cidr<A>),
+    /// Always holds, and counts the packet.
+    Counted(PacketCounter),
+}
+
+/// A counter of the kernel's (nfacct) that rules of both families may name. Unlike the counters of rules it outlives a
+/// chain's rewriting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PacketCounter {
+    /// Packets that belong to no connection and were dropped.
+    InvalidDropped,
+    /// Connections to node ports on 127.0.0.1 that were accepted.
+    LocalhostAccepted,
+}
+
+impl PacketCounter {
+    pub const ALL: [Self; 2] = [Self::InvalidDropped, Self::LocalhostAccepted];
+
+    /// Upstream's names, so that a node that changes its proxy goes on counting.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::InvalidDropped => "ct_state_invalid_dropped_pkts",
+            Self::LocalhostAccepted => "localhost_nps_accepted_pkts",
+        }
+    }
 }
 
 /// What the connection tracker says about a packet.

@@ -3,8 +3,8 @@
 use pointsman_dataplane::settings::{NodePortAddresses, Settings};
 use pointsman_model::{Address, Cidr, IpFamily};
 
-use crate::name::{Builtin, ChainName, Table, Top};
-use crate::rule::{ConnectionState, Is, Match, Rule, Target};
+use crate::name::{Builtin, ChainName, IpvsChain, Table, Top};
+use crate::rule::{ConnectionState, Is, Match, PacketCounter, Rule, Target};
 
 /// Where our chains hang in the kernel's, in the order in which they are put in front: the last one
 /// listed for a built-in chain ends up first, so that for instance the load balancer firewall is asked
@@ -60,6 +60,34 @@ pub fn jumps<A: Address>() -> Vec<(Table, Builtin, Rule<A>)> {
     ]
 }
 
+/// The jumps that only kube-proxy's IPVS mode makes; the others it shares with its iptables mode.
+pub fn ipvs_jumps<A: Address>() -> Vec<(Table, Builtin, Rule<A>)> {
+    let jump = |from, to, comment: &str| {
+        let rule = Rule::new(Vec::new(), Target::Jump(to)).comment(comment);
+        (Table::Filter, from, rule)
+    };
+    let firewall = ChainName::Top(Top::ProxyFirewall);
+    vec![
+        jump(
+            Builtin::Input,
+            ChainName::Ipvs(IpvsChain::NodePort),
+            "kubernetes health check rules",
+        ),
+        jump(Builtin::Input, firewall, "kube-proxy firewall rules"),
+        jump(Builtin::Forward, firewall, "kube-proxy firewall rules"),
+        jump(
+            Builtin::Input,
+            ChainName::Ipvs(IpvsChain::Filter),
+            "kubernetes ipvs access filter",
+        ),
+        jump(
+            Builtin::Output,
+            ChainName::Ipvs(IpvsChain::OutFilter),
+            "kubernetes ipvs access filter",
+        ),
+    ]
+}
+
 /// The chains with fixed content, and the beginning of those to which Services add.
 pub fn chains<A: Address>(settings: &Settings<A>) -> Vec<(Table, ChainName, Vec<Rule<A>>)> {
     let top = ChainName::Top;
@@ -86,8 +114,7 @@ pub fn chains<A: Address>(settings: &Settings<A>) -> Vec<(Table, ChainName, Vec<
 /// The rule that keeps outsiders from 127.0.0.1, which node ports on localhost make routable
 /// (CVE-2020-8558). It lives in a chain shared with the kubelet.
 pub fn localhost_guard<A: Address>(settings: &Settings<A>) -> Option<Rule<A>> {
-    let needed = A::FAMILY == IpFamily::V4 && settings.localhost_node_ports;
-    needed.then(|| {
+    localhost_works(settings).then(|| {
         let known = &[
             ConnectionState::Related,
             ConnectionState::Established,
@@ -108,8 +135,7 @@ pub fn localhost_guard<A: Address>(settings: &Settings<A>) -> Option<Rule<A>> {
 fn node_port_jumps<A: Address>(settings: &Settings<A>) -> Vec<Rule<A>> {
     let comment = "kubernetes service nodeports; NOTE: this must be the last rule in this chain";
     let jump = |matches| Rule::new(matches, Target::Jump(ChainName::Top(Top::NodePorts))).comment(comment);
-    // IPv6 has no way to route ::1 elsewhere; IPv4 has one, if it is wanted.
-    let localhost_works = A::FAMILY == IpFamily::V4 && settings.localhost_node_ports;
+    let localhost_works = localhost_works(settings);
     match &settings.node_ports {
         NodePortAddresses::All if localhost_works => vec![jump(vec![Match::ToThisNode])],
         NodePortAddresses::All => {
@@ -131,8 +157,13 @@ fn forward<A: Address>(settings: &Settings<A>) -> Vec<Rule<A>> {
     if !settings.conntrack_liberal {
         // Conntrack calls late or reordered packets invalid and does not translate them back; let
         // through, they would make the peer reset the connection (kubernetes/kubernetes#74839).
-        let invalid = Match::State(Is::In, &[ConnectionState::Invalid]);
-        rules.push(Rule::new(vec![invalid], Target::Drop));
+        let invalid = vec![Match::State(Is::In, &[ConnectionState::Invalid])];
+        rules.push(counting(
+            settings,
+            PacketCounter::InvalidDropped,
+            invalid,
+            Target::Drop,
+        ));
     }
     let marked = Match::Mark(Is::In, settings.masquerade);
     rules.push(Rule::new(vec![marked], Target::Accept).comment("kubernetes forwarding rules"));
@@ -143,10 +174,35 @@ fn forward<A: Address>(settings: &Settings<A>) -> Vec<Rule<A>> {
 
 fn postrouting<A: Address>(settings: &Settings<A>) -> Vec<Rule<A>> {
     let mark = settings.masquerade;
-    vec![
+    let mut rules = vec![
         Rule::new(vec![Match::Mark(Is::NotIn, mark)], Target::Return),
         // The packet may pass here again after encapsulation; the mark must not.
         Rule::new(Vec::new(), Target::FlipMark(mark)),
-        Rule::new(Vec::new(), Target::Masquerade).comment("kubernetes service traffic requiring SNAT"),
-    ]
+    ];
+    if localhost_works(settings) {
+        // All of them are masqueraded, and only the first packet of a connection comes here: one rule counts what
+        // upstream counts by one for each node port.
+        let from_localhost = vec![Match::TranslatedFrom(A::LOOPBACK)];
+        let counted = PacketCounter::LocalhostAccepted;
+        rules.push(counting(settings, counted, from_localhost, Target::Nothing));
+    }
+    rules
+        .push(Rule::new(Vec::new(), Target::Masquerade).comment("kubernetes service traffic requiring SNAT"));
+    rules
+}
+
+/// A rule that counts under a name if the kernel can; every rule counts by itself besides.
+fn counting<A: Address>(
+    settings: &Settings<A>,
+    counter: PacketCounter,
+    mut matches: Vec<Match<A>>,
+    target: Target<A>,
+) -> Rule<A> {
+    matches.extend(settings.named_counters.then_some(Match::Counted(counter)));
+    Rule::new(matches, target)
+}
+
+/// IPv6 has no way to route ::1 elsewhere; IPv4 has one, if it is asked for.
+fn localhost_works<A: Address>(settings: &Settings<A>) -> bool {
+    A::FAMILY == IpFamily::V4 && settings.localhost_node_ports
 }

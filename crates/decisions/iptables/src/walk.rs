@@ -230,8 +230,11 @@ impl<A: Address> Walker<'_, A> {
                 ConnectionState::Invalid | ConnectionState::Related | ConnectionState::Established => false,
             })),
             Match::Mark(is, mark) => is.agrees(state.mark & mark.get() == mark.get()),
-            // Both outcomes were taken by the caller.
-            Match::OneIn(_) | Match::SeenBy(..) | Match::NoteSeen(_) => true,
+            Match::TranslatedFrom(range) => {
+                state.destination.is_some() && range.contains(self.packet.destination)
+            }
+            // Both outcomes of the first two were taken by the caller.
+            Match::OneIn(_) | Match::SeenBy(..) | Match::NoteSeen(_) | Match::Counted(_) => true,
         }
     }
 

@@ -130,6 +130,30 @@ impl Network {
         })
     }
 
+    /// Lets connections that begin here, to an IPv4 address of one of this namespace's links, have another source than
+    /// that address. (IPv6 wants a source of the same link.)
+    pub fn prefer_source(
+        &mut self,
+        link: u32,
+        address: Ipv4Addr,
+        source: Ipv4Addr,
+    ) -> Result<(), FabricError> {
+        const LOCAL_TABLE: u8 = 255;
+        const LOCAL: u8 = 2;
+        const HOST_SCOPE: u8 = 254;
+        let mut head = [0; 12];
+        (head[0], head[1]) = (family(address.into()), 32);
+        (head[4], head[5], head[6], head[7]) = (LOCAL_TABLE, KERNEL, HOST_SCOPE, LOCAL);
+        let sent = self
+            .socket
+            .change(message::NEW_ROUTE, CREATE_OR_REPLACE, &head, |w| {
+                w.bytes_attribute(attribute::DESTINATION, &address.octets());
+                w.u32_host(attribute::OUT_LINK, link);
+                w.bytes_attribute(attribute::PREFERRED_SOURCE, &source.octets());
+            });
+        sent.map_err(|error| self.error(&format!("choosing {source} as the source to {address}"), error))
+    }
+
     /// Deletes the route to this destination, with this gateway and link if they are named. Says whether
     /// there was one.
     pub fn delete_route(&mut self, route: &Route) -> Result<bool, FabricError> {

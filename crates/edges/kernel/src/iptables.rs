@@ -103,13 +103,22 @@ impl<A: Address> Iptables<A> {
 
     /// Whether our canary chain is still there; its absence means that somebody flushed the tables.
     pub fn canary_is_alive(&self) -> Result<bool, ProgramError> {
+        Ok(self.chain("mangle", "KUBE-PROXY-CANARY")?.is_some())
+    }
+
+    /// The rules of a chain as text; `None` if there is no such chain.
+    pub(crate) fn chain(&self, table: &str, chain: &str) -> Result<Option<String>, ProgramError> {
         let program = self.program("");
         let wait = self.lock_wait.as_secs().to_string();
-        let arguments = ["-w", &wait, "-t", "mangle", "-S", "KUBE-PROXY-CANARY"];
-        let ended = self.prepared(&program, &arguments).read(|_| {})?;
+        let mut rules = String::new();
+        let arguments = ["-w", &wait, "-t", table, "-S", chain];
+        let ended = self.prepared(&program, &arguments).read(|line| {
+            rules.push_str(line);
+            rules.push('\n');
+        })?;
         match ended.status.code() {
-            Some(0) => Ok(true),
-            Some(1) => Ok(false),
+            Some(0) => Ok(Some(rules)),
+            Some(1) => Ok(None),
             _ => Err(failure(&program, &ended, "")),
         }
     }

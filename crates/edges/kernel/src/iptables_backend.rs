@@ -178,12 +178,15 @@ impl<A: Address> Programmer<A> for IptablesBackend<A> {
                 let meanwhile = Arc::<Chains>::default();
                 self.meanwhile = Arc::downgrade(&meanwhile);
                 Comparison::new(move || {
-                    let differing = planner.differences(states, tables.list()?);
+                    let inventory = tables.list()?;
+                    let another_proxy = Holder::of(&inventory) == Holder::Another;
+                    let differing = planner.differences(states, inventory);
                     let written = lock(&meanwhile);
                     let foreign = differing.difference(&written).copied();
                     Ok(Differences {
                         in_motion: differing.intersection(&written).count(),
                         names: named(foreign),
+                        another_proxy,
                     })
                 })
             }
@@ -193,7 +196,7 @@ impl<A: Address> Programmer<A> for IptablesBackend<A> {
                     let differing = ledger.differences(&planner.expected(states.into_iter()));
                     Ok(Differences {
                         names: named(differing),
-                        in_motion: 0,
+                        ..Differences::default()
                     })
                 })
             }

@@ -6,12 +6,15 @@
 
 pub mod compare;
 pub mod conntrack;
+pub mod counters;
 pub mod features;
 pub mod interfaces;
 pub mod iptables;
 pub mod iptables_backend;
+pub mod ipvs;
 pub mod memory;
 pub mod nftables_backend;
+pub mod others;
 pub mod sysctl;
 
 mod clean_up;

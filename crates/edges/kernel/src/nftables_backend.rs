@@ -20,7 +20,7 @@ use crate::memory;
 use crate::outside::NfTables;
 
 /// The table that kube-proxy keeps in this mode.
-const PREDECESSOR: Name = Name::fixed("kube-proxy");
+pub(crate) const PREDECESSOR: Name = Name::fixed("kube-proxy");
 /// Services for each transaction of a cold start: some milliseconds of kernel time.
 const SERVICES_PER_TRANSACTION: usize = 1000;
 /// Transactions of a cold start that may wait for the kernel.

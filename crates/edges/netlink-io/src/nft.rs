@@ -162,6 +162,29 @@ impl Client {
         })
     }
 
+    /// The rules of one chain with their handles; none if there is no such chain.
+    pub fn rules_of_chain(
+        &mut self,
+        family: Family,
+        table: &Name,
+        chain: &Name,
+    ) -> Result<Vec<(Rule, u64)>, RequestError> {
+        let of_chain = |w: &mut Writer| {
+            w.text(wire::rule::TABLE, table.as_str());
+            w.text(wire::rule::CHAIN, chain.as_str());
+        };
+        let listed = self.dump(family, msg::GET_RULE, &of_chain, |message| {
+            let (owner, rule, handle) = Rule::decode(message)?;
+            let handle = handle.ok_or(Malformed("a listed rule without a handle"))?;
+            let asked = owner == *table && rule.chain == *chain;
+            Ok(asked.then_some((rule, handle)).into_iter())
+        });
+        match listed {
+            Err(RequestError::NotFound) => Ok(Vec::new()),
+            other => other,
+        }
+    }
+
     /// The sets of a table.
     pub fn sets(&mut self, family: Family, table: &Name) -> Result<Vec<Set>, RequestError> {
         let of_table = |w: &mut Writer| w.text(wire::set::TABLE, table.as_str());

@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, netlink, recv, send, socket_with,
-    sockopt,
+    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, bind, netlink, recv, send,
+    socket_with, sockopt,
 };
 
 use pointsman_netlink::netlink::{
@@ -95,7 +95,7 @@ pub enum Received<'a> {
     Nothing,
 }
 
-/// A netlink socket of the netfilter protocol.
+/// A netlink socket.
 #[derive(Debug)]
 pub struct Socket {
     fd: OwnedFd,
@@ -105,14 +105,23 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Opens a socket in the calling thread's network namespace.
+    /// Opens a socket of the netfilter protocol in the calling thread's network namespace.
     pub fn netfilter(buffers: Buffers) -> Result<Self, SocketError> {
+        Self::open(netlink::NETFILTER, buffers)
+    }
+
+    /// The same of the generic protocol, whose messages have a header of the same length.
+    pub(crate) fn generic(buffers: Buffers) -> Result<Self, SocketError> {
+        Self::open(netlink::GENERIC, buffers)
+    }
+
+    fn open(protocol: Protocol, buffers: Buffers) -> Result<Self, SocketError> {
         let open = || -> io::Result<OwnedFd> {
             let fd = socket_with(
                 AddressFamily::NETLINK,
                 SocketType::RAW,
                 SocketFlags::CLOEXEC,
-                Some(netlink::NETFILTER),
+                Some(protocol),
             )?;
             bind(&fd, &netlink::SocketAddrNetlink::new(0, 0))?;
             // Explanations with errors, and no copy of the request in them.

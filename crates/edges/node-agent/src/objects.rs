@@ -4,13 +4,20 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use pointsman_api_client::{ApiError, Client, Resource};
 use pointsman_objects::nullable;
+use pointsman_objects::pod_manifest::AccountToken;
 use pointsman_pod_lifecycle::env::Holder;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// The objects that were asked for and exist.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Objects(BTreeMap<(Holder, String), BTreeMap<String, Vec<u8>>>);
+/// The objects that were asked for and exist, and what else a pod is made of.
+#[derive(Clone, Default)]
+pub struct Objects {
+    held: BTreeMap<(Holder, String), BTreeMap<String, Vec<u8>>>,
+    /// Tokens of the pod's account, by what was asked for.
+    pub tokens: BTreeMap<AccountToken, String>,
+    /// The variables by which programs find the API server.
+    pub api_server: Vec<(String, String)>,
+}
 
 /// What a ConfigMap or Secret holds, as the API carries it.
 #[derive(Default, Deserialize)]
@@ -56,19 +63,19 @@ impl Objects {
             }
             Holder::Secret => data.extend(contents.data.into_iter().map(decoded)),
         }
-        self.0.insert((holder, name.to_owned()), data);
+        self.held.insert((holder, name.to_owned()), data);
     }
 
     /// All keys of an object, if it exists.
     pub fn bytes(&self, holder: Holder, name: &str) -> Option<BTreeMap<String, Vec<u8>>> {
-        self.0.get(&(holder, name.to_owned())).cloned()
+        self.held.get(&(holder, name.to_owned())).cloned()
     }
 
     /// All keys whose values are text, by object.
     pub fn texts(&self) -> BTreeMap<(Holder, String), BTreeMap<String, String>> {
         let text =
             |(key, bytes): (&String, &Vec<u8>)| Some((key.clone(), String::from_utf8(bytes.clone()).ok()?));
-        let objects = self.0.iter();
+        let objects = self.held.iter();
         objects
             .map(|(key, data)| (key.clone(), data.iter().filter_map(text).collect()))
             .collect()

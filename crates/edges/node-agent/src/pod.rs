@@ -8,6 +8,7 @@
 use crate::agent::{FoundLog, Input, LogError};
 use crate::metrics::Metrics;
 use crate::probing::Followed;
+use crate::tokens::Tokens;
 use crate::work::{Files, Job, Tools};
 use pointsman_api_client::backoff::Backoff;
 use pointsman_api_client::{ApiError, DeleteOptions, Patch, Resource};
@@ -50,6 +51,8 @@ pub(crate) struct Managed {
     pub(crate) turn: Arc<Mutex<()>>,
     /// The files that volumes hold.
     files: Files,
+    /// The tokens that it has.
+    tokens: Tokens,
     /// What the API is known to have.
     sent: Option<PodStatus>,
     /// The version that our last patch made; older events say nothing about it.
@@ -88,6 +91,7 @@ impl Managed {
             gone: false,
             turn: Arc::default(),
             files: Arc::default(),
+            tokens: Arc::default(),
             sent: None,
             written: Revision::default(),
             under_way: false,
@@ -115,6 +119,7 @@ impl Managed {
             ips: self.machine.ips().into(),
             turn: self.turn.clone(),
             files: self.files.clone(),
+            tokens: self.tokens.clone(),
         }
     }
 

@@ -85,6 +85,7 @@ pub async fn run(
         lenient: config.lenient,
         host_ips: config.host_ips().into(),
         metrics: metrics.clone(),
+        api_server: Arc::default(),
         inputs: inputs.clone(),
     };
     let settings = Settings {

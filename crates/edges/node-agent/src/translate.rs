@@ -215,6 +215,7 @@ fn environment(
     let home = if user.uid == 0 { "/root" } else { "/" };
     let fixed = [("PATH", PATH), ("HOSTNAME", place.pod.hostname()), ("HOME", home)];
     let mut env: BTreeMap<String, String> = fixed.map(|(key, value)| (key.into(), value.into())).into();
+    env.extend(objects.api_server.iter().cloned());
     env.extend(own);
     Ok(env)
 }

@@ -72,13 +72,22 @@ pub(crate) fn volume_source(
             )));
         }
     };
+    let is_secret = |source: &Projection| source.secret.is_some() || source.service_account_token.is_some();
     let mut given = Given {
-        files: FileSet::default(),
+        files: FileSet {
+            in_memory: sources.iter().any(is_secret),
+            ..FileSet::default()
+        },
         mode: mode.unwrap_or(FILE_MODE),
     };
     for source in sources {
         for (holder, files) in objects_of(source) {
             given.add_object(holder, files, objects)?;
+        }
+        if let Some(asked) = &source.service_account_token {
+            let token = objects.tokens.get(asked);
+            let missing = || config_error(format!("there is no token for volume {:?}", volume.name));
+            given.add(&asked.path, token.ok_or_else(missing)?.clone().into_bytes(), None);
         }
         for item in source.downward_api.iter().flat_map(|fields| &fields.items) {
             let value = field_value(item, place)?;

@@ -8,6 +8,7 @@ use crate::clock::timestamp;
 use crate::gate::Gate;
 use crate::metrics::Metrics;
 use crate::objects::Objects;
+use crate::tokens::{self, ApiServer, Tokens};
 use crate::translate::{self, Place, Refused, config_error};
 use crate::volumes;
 use http::Uri;
@@ -45,6 +46,8 @@ pub(crate) struct Tools {
     pub(crate) lenient: Option<Abilities>,
     pub(crate) host_ips: Arc<[IpAddr]>,
     pub(crate) metrics: Metrics,
+    /// Where pods find the API server.
+    pub(crate) api_server: Arc<ApiServer>,
     pub(crate) inputs: mpsc::UnboundedSender<Input>,
 }
 
@@ -58,6 +61,8 @@ pub(crate) struct Job {
     pub(crate) turn: Arc<Mutex<()>>,
     /// The files that volumes hold.
     pub(crate) files: Files,
+    /// The tokens that it has.
+    pub(crate) tokens: Tokens,
 }
 
 /// The files that a pod's volumes hold, as the runtime last got them.
@@ -115,7 +120,7 @@ impl Tools {
 
     async fn make_sandbox(&self, job: &Job) -> Fact {
         let failed = |message: String| Fact::SandboxFailed { message };
-        let objects = match self.objects(job, &volumes::volume_objects(&job.pod)).await {
+        let objects = match self.volume_objects(job).await {
             Ok(objects) => objects,
             Err(error) => return failed(format!("reading what volumes need: {error}")),
         };
@@ -152,8 +157,10 @@ impl Tools {
     }
 
     async fn refresh_files(&self, job: &Job) -> Result<(), String> {
-        let objects = self.objects(job, &volumes::volume_objects(&job.pod)).await;
-        let objects = objects.map_err(|error| error.to_string())?;
+        let objects = self
+            .volume_objects(job)
+            .await
+            .map_err(|error| error.to_string())?;
         let spec = translate::sandbox(&self.place(job), &objects).map_err(|refused| refused.message)?;
         let mut known = job.files.lock().await;
         for (volume, files) in given_files(&spec) {
@@ -213,7 +220,8 @@ impl Tools {
     async fn container_spec(&self, job: &Job, container: &str, run: u32) -> Result<ContainerSpec, Refused> {
         let needed = job.pod.container(container).map(env::needs).unwrap_or_default();
         let objects = self.objects(job, &needed).await;
-        let objects = objects.map_err(|error| config_error(error.to_string()))?;
+        let mut objects = objects.map_err(|error| config_error(error.to_string()))?;
+        objects.api_server = self.api_server.variables(&self.client).await;
         translate::container(&self.place(job), container, run, &objects)
     }
 
@@ -363,6 +371,13 @@ impl Tools {
                 message: chain(&error),
             },
         }
+    }
+
+    /// Everything that the pod's volumes are made of.
+    async fn volume_objects(&self, job: &Job) -> Result<Objects, ApiError> {
+        let mut objects = self.objects(job, &volumes::volume_objects(&job.pod)).await?;
+        objects.tokens = tokens::of(&self.client, &job.pod, &job.tokens).await?;
+        Ok(objects)
     }
 
     async fn objects(&self, job: &Job, needed: &[(Holder, String)]) -> Result<Objects, ApiError> {

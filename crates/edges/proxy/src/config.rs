@@ -9,6 +9,7 @@ use pointsman_dataplane::settings::NodePortRanges;
 use pointsman_dataplane::{
     InterfaceName, LocalDetector, MasqueradeMark, NodePortAddresses, Restores, Settings,
 };
+use pointsman_fabric::Prefix;
 use pointsman_kernel::Mode;
 use pointsman_model::{Address, Cidr};
 
@@ -46,6 +47,8 @@ pub struct Config {
     pub guard: pointsman_guard::Settings,
     /// Give up if an address cannot be listened on, instead of trying again.
     pub bind_or_fail: bool,
+    /// Ranges of IPVS virtual servers that were never kube-proxy's, and stay when a node leaves that mode.
+    pub ipvs_exclude: Vec<Prefix>,
     /// Write rules by iptables if the kernel cannot hold the table of nftables mode, instead of giving up.
     pub fall_back_to_iptables: bool,
     /// The whole configuration as `/configz` shows it.
@@ -76,6 +79,8 @@ pub struct NodeState {
     pub interfaces: Vec<IpAddr>,
     /// Connection tracking accepts out-of-window packets.
     pub conntrack_liberal: bool,
+    /// The kernel has counters that rules may name.
+    pub named_counters: bool,
     /// The ranges that cluster addresses are taken from, of both families.
     pub service_cidrs: Vec<String>,
 }
@@ -120,6 +125,7 @@ impl Config {
             node_ip,
             localhost_node_ports: self.localhost_node_ports && self.mode == Mode::Iptables,
             conntrack_liberal: node.conntrack_liberal,
+            named_counters: node.named_counters && self.mode == Mode::Iptables,
             service_cidrs: node
                 .service_cidrs
                 .iter()
@@ -153,6 +159,7 @@ pub(crate) mod tests {
             metrics: None,
             bind_or_fail: false,
             guard: pointsman_guard::Settings::default(),
+            ipvs_exclude: Vec::new(),
             fall_back_to_iptables: false,
             shown: serde_json::Value::Null,
         }

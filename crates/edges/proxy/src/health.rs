@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use jiff::{SignedDuration, Timestamp};
 use pointsman_dataplane::health::SyncHealth;
+use pointsman_dataplane::second_writer::Active;
 use serde_json::{Map, Value, json};
 
 /// What the owner knows, for those who answer questions.
@@ -13,6 +14,8 @@ pub struct Health {
     pub families: [SyncHealth; 2],
     /// The Node exists and is not about to be removed.
     pub node_eligible: bool,
+    /// Another service proxy that writes rules on this node. It does not make this one unhealthy.
+    pub second_writer: Option<Active>,
 }
 
 /// Which question is answered.
@@ -66,6 +69,13 @@ impl Health {
         if question == Question::Healthz {
             body["nodeEligible"] = Value::Bool(self.node_eligible);
         }
+        if let Some(active) = self.second_writer {
+            body["secondWriter"] = json!({
+                "writer": format!("kube-proxy in {} mode", active.writer.mode()),
+                "since": moment(active.since).to_string(),
+                "lastSeen": moment(active.last).to_string(),
+            });
+        }
         Answer {
             code: if good { 200 } else { 503 },
             body: body.to_string(),
@@ -77,13 +87,37 @@ impl Health {
 mod tests {
     use std::time::Duration;
 
+    use pointsman_dataplane::second_writer::Writer;
+
     use super::*;
 
     fn health() -> Health {
         Health {
             families: [SyncHealth::new(Duration::from_secs(30)); 2],
             node_eligible: true,
+            second_writer: None,
         }
+    }
+
+    #[test]
+    fn a_second_writer_is_named_and_nothing_fails_for_it() {
+        let start = Instant::now();
+        let disturbed = Health {
+            second_writer: Some(Active {
+                writer: Writer::Nftables,
+                since: start,
+                last: start + Duration::from_secs(50),
+            }),
+            ..health()
+        };
+        let now = start + Duration::from_secs(60);
+        let clock = Timestamp::from_second(100).unwrap();
+        let answer = disturbed.answer(Question::Healthz, now, clock);
+        assert_eq!(answer.code, 200);
+        let body: Value = serde_json::from_str(&answer.body).unwrap();
+        let expected = json!({ "writer": "kube-proxy in nftables mode",
+            "since": "1970-01-01T00:00:40Z", "lastSeen": "1970-01-01T00:01:30Z" });
+        assert_eq!(body["secondWriter"], expected);
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod run;
 
 mod flows;
 mod http;
+mod others;
 mod owner;
 mod read;
 mod serve;

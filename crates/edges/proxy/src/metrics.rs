@@ -7,11 +7,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use pointsman_api_client::RequestMetrics;
 use pointsman_dataplane::trigger::{Cause, Trigger};
 use pointsman_dataplane::{Recovery, Scope, Totals, Watermark, Written};
-use pointsman_kernel::Mode;
+use pointsman_iptables::rule::PacketCounter;
+use pointsman_kernel::{Mode, counters};
 use pointsman_model::{Dated, IpFamily};
 use pointsman_telemetry::{
-    Counter, Definition, Family, FineHistogram, Gauge, Histogram, Registry, Unit, exponential_buckets,
-    linear_buckets,
+    Counter, Definition, Encoder, Family, FineHistogram, Gauge, Histogram, Kind, Registry, Unit,
+    exponential_buckets, linear_buckets,
 };
 
 const FAMILY: &[&str] = &["ip_family"];
@@ -32,6 +33,8 @@ pub struct Metrics {
     /// Whether features are on, by name and stage.
     pub features: Family<Gauge>,
     pub requests: RequestMetrics,
+    /// Whether another service proxy writes rules here, by its mode.
+    pub second_writers: Family<Gauge>,
     watermark: Family<Gauge>,
 }
 
@@ -73,6 +76,9 @@ impl Metrics {
     /// Registers everything. Metrics of the other mode are not registered.
     pub fn new(registry: &Registry, mode: Mode) -> Self {
         let defined = Defined::new(registry, mode);
+        if mode == Mode::Iptables {
+            registry.collector(collect_packets);
+        }
         let changes = |what: &'static str, pending: &'static str, help: &'static str| {
             (
                 registry.counter(Definition::new(what, help)),
@@ -113,6 +119,13 @@ impl Metrics {
                 .labels(&["name", "stage"]),
             ),
             requests: RequestMetrics::new(registry),
+            second_writers: registry.gauges(
+                Definition::new(
+                    "pointsman_proxy_second_writer",
+                    "1 while kube-proxy, in the mode named, writes rules on this node too; what it left is no writer.",
+                )
+                .labels(&["mode"]),
+            ),
             watermark: registry.gauges(
                 Definition::new(
                     "pointsman_proxy_watermark_resource_version",
@@ -463,6 +476,28 @@ impl IptablesWrites {
                     "Chains that iptables-restore wrote or removed.",
                 ),
             ],
+        }
+    }
+}
+
+/// Packets that rules counted, read from the kernel; what it does not say is left out.
+fn collect_packets(encoder: &mut Encoder) {
+    let metrics = [
+        (
+            PacketCounter::InvalidDropped,
+            "kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
+            "Packets dropped because connection tracking calls them invalid, of both families.",
+        ),
+        (
+            PacketCounter::LocalhostAccepted,
+            "kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
+            "Connections to node ports on 127.0.0.1 that were accepted, by their first packets.",
+        ),
+    ];
+    for (counter, name, help) in metrics {
+        let mut family = encoder.family(name, help, Kind::Counter);
+        if let Some(packets) = counters::read(counter) {
+            family.sample(&[], packets as f64);
         }
     }
 }

@@ -5,12 +5,14 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use pointsman_api_client::events::Recorder;
 use pointsman_api_client::{Event, ObjectKey};
 use pointsman_dataplane::Watermark;
 use pointsman_dataplane::convert::{ConvertedService, ConvertedSlice, FamilySlice, NodeFacts};
 use pointsman_dataplane::health::SyncHealth;
+use pointsman_dataplane::second_writer::{Traces, Writer};
 use pointsman_dataplane::sync::Resource;
-use pointsman_kernel::{Commits, interfaces};
+use pointsman_kernel::{Commits, Mode, counters, interfaces};
 use pointsman_model::{Began, Moment, Revision, ServiceName, SliceName};
 use pointsman_objects::compact;
 use tokio::sync::{mpsc, watch};
@@ -18,6 +20,7 @@ use tokio::sync::{mpsc, watch};
 use crate::config::{Config, NodeState};
 use crate::health::Health;
 use crate::metrics::Metrics;
+use crate::others::Others;
 use crate::serve::Watermarks;
 use crate::service_health::ServiceServers;
 use crate::side::Side;
@@ -40,6 +43,8 @@ pub(crate) enum Input {
 pub(crate) enum FamilyReport {
     V4(Report<Ipv4Addr>),
     V6(Report<Ipv6Addr>),
+    /// What stands of other proxies.
+    Others(Traces),
 }
 
 /// The state, and what is published of it.
@@ -60,6 +65,7 @@ pub(crate) struct Owner {
     health: watch::Sender<Health>,
     watermarks: Watermarks,
     published: Watermark,
+    others: Others,
     /// The API server's versions went back: its store was restored from a backup.
     history_lost: bool,
 }
@@ -77,17 +83,21 @@ impl Owner {
         metrics: Metrics,
         watermarks: Watermarks,
         reports: mpsc::UnboundedSender<FamilyReport>,
+        events: Recorder,
     ) -> std::io::Result<Self> {
         let now = Instant::now();
         let node = NodeState {
             interfaces: interfaces::addresses()?,
             conntrack_liberal: interfaces::conntrack_is_liberal(),
+            named_counters: config.mode == Mode::Iptables && counters::make_named(),
             ..NodeState::default()
         };
         let (health, watched) = watch::channel(Health {
             families: [SyncHealth::new(config.sync_period); 2],
             node_eligible: false,
+            second_writer: None,
         });
+        let others = Others::new(&config, metrics.second_writers.clone(), events, reports.clone());
         let commits = Commits::default();
         let other = reports.clone();
         let [four, six] = metrics.families.clone();
@@ -113,6 +123,7 @@ impl Owner {
             health,
             watermarks,
             published: Watermark::default(),
+            others,
             history_lost: false,
         })
     }
@@ -183,6 +194,7 @@ impl Owner {
         self.health.send_replace(Health {
             families: [self.v4.health(), self.v6.health()],
             node_eligible: self.node_eligible,
+            second_writer: self.others.active(),
         });
         wake
     }
@@ -192,7 +204,17 @@ impl Owner {
         let committed = match report {
             FamilyReport::V4(report) => self.v4.take(report, now),
             FamilyReport::V6(report) => self.v6.take(report, now),
+            FamilyReport::Others(traces) => {
+                self.others.observe(now, traces);
+                false
+            }
         };
+        if self.v4.take_overwritten() | self.v6.take_overwritten() {
+            self.others.wrote(now, Writer::Iptables);
+        }
+        if self.v4.has_replaced_predecessors() && self.v6.has_replaced_predecessors() {
+            self.others.start(self.v4.node_ip());
+        }
         if committed {
             self.publish();
         }
@@ -217,6 +239,8 @@ impl Owner {
             Err(error) => tracing::warn!(%error, "the node's addresses cannot be read"),
         }
         self.node.conntrack_liberal = interfaces::conntrack_is_liberal();
+        // Rules that name a counter which somebody removed could not be written.
+        self.node.named_counters = self.config.mode == Mode::Iptables && counters::make_named();
         self.node_changed(now);
     }
 

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use ::http::{Request, Response};
+use pointsman_api_client::events::Recorder;
 use pointsman_api_client::{Client, ConnectError, Event, Resource, Scope, Watcher, connect};
 use pointsman_dataplane::{Restores, convert};
 use pointsman_guard::{Guard, TlsError};
@@ -79,9 +80,17 @@ pub async fn run(
     measured.features.with(&gate).set(minimal);
     let watermarks = Watermarks::new(&config.node, jiff::Timestamp::now());
     let (sender, reports) = mpsc::unbounded_channel();
-    let owner = Owner::start(config.clone(), measured.clone(), watermarks.clone(), sender)
-        .map_err(RunError::Start)?;
+    let (events, writing_events) = Recorder::new(client.clone(), "pointsman-proxy");
+    let owner = Owner::start(
+        config.clone(),
+        measured.clone(),
+        watermarks.clone(),
+        sender,
+        events,
+    )
+    .map_err(RunError::Start)?;
     let mut tasks = JoinSet::new();
+    tasks.spawn(writing_events);
     let connections = Connections::register(&registry);
     if let Some(address) = config.metrics {
         let slots = connections.slots("metrics", Limits::default());

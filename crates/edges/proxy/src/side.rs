@@ -35,6 +35,10 @@ pub(crate) struct Side<A> {
     metrics: FamilyMetrics,
     /// What the last comparison found.
     differing: Vec<String>,
+    /// What a predecessor left has been looked for.
+    cleaned: bool,
+    /// Another proxy wrote over our rules since somebody asked.
+    overwritten: bool,
 }
 
 impl<A: Address> Side<A> {
@@ -64,6 +68,8 @@ impl<A: Address> Side<A> {
             settings,
             metrics,
             differing: Vec::new(),
+            cleaned: false,
+            overwritten: false,
         })
     }
 
@@ -161,7 +167,10 @@ impl<A: Address> Side<A> {
     pub fn take(&mut self, report: Report<A>, now: Instant) -> bool {
         match report {
             Report::Synced { batch, result, at } => return self.finish(*batch, result, at),
-            Report::LeftOver => self.metrics.cleanup_failures.inc(),
+            Report::Cleaned { leftovers } => {
+                self.cleaned = true;
+                self.metrics.cleanup_failures.add(u64::from(leftovers));
+            }
             Report::Looked(look) => self.guarded(now, Event::Looked(look)),
             Report::Compared { of, found, took } => {
                 let event = Event::Compared {
@@ -169,7 +178,9 @@ impl<A: Address> Side<A> {
                     found: found.as_ref().map(Found::from),
                     took,
                 };
-                self.differing = found.unwrap_or_default().names;
+                let found = found.unwrap_or_default();
+                self.overwritten |= found.another_proxy;
+                self.differing = found.names;
                 self.guarded(now, event);
             }
         }
@@ -226,6 +237,21 @@ impl<A: Address> Side<A> {
     /// What health check node ports say, and where node ports answer.
     pub fn health_checks(&self) -> (&BTreeMap<ServiceName, HealthCheck>, &NodePortAddresses<A>) {
         (self.sync.health_checks(), &self.settings.node_ports)
+    }
+
+    /// Whether our rules have replaced those of a predecessor.
+    pub const fn has_replaced_predecessors(&self) -> bool {
+        self.cleaned
+    }
+
+    /// Whether another proxy wrote over our rules since the last time this was asked.
+    pub fn take_overwritten(&mut self) -> bool {
+        std::mem::take(&mut self.overwritten)
+    }
+
+    /// The node's address of this family.
+    pub const fn node_ip(&self) -> Option<A> {
+        self.settings.node_ip
     }
 
     /// How far changes have come.

@@ -37,8 +37,8 @@ pub(crate) enum Report<A> {
     },
     /// Whether the rules are as we left them.
     Looked(Look),
-    /// Rules of another mode could not be removed.
-    LeftOver,
+    /// Rules of a predecessor or another mode are gone, or could not be removed.
+    Cleaned { leftovers: bool },
     /// A comparison ended.
     Compared {
         of: Compared,
@@ -180,10 +180,13 @@ impl<A: Address> State<A> {
         let Some(programmer) = &mut self.programmer else {
             return;
         };
-        if let Err(error) = programmer.remove_predecessors() {
-            tracing::warn!(family = %A::FAMILY, error = %Chain(&error), "rules of another mode may be left over");
-            report(Report::LeftOver);
+        let removed = programmer.remove_predecessors();
+        if let Err(error) = &removed {
+            tracing::warn!(family = %A::FAMILY, error = %Chain(error), "rules of another mode may be left over");
         }
+        report(Report::Cleaned {
+            leftovers: removed.is_err(),
+        });
         let took_seconds = started.elapsed().as_secs_f64();
         tracing::debug!(family = %A::FAMILY, took_seconds, "looked for rules of another mode");
     }

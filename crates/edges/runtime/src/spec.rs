@@ -90,6 +90,9 @@ pub enum Medium {
 pub struct FileSet {
     /// The files. A path is relative and has no `..`; one that is not is refused.
     pub files: BTreeMap<String, FileContent>,
+    /// Whether they are secret and must not reach a disk.
+    #[serde(default)]
+    pub in_memory: bool,
 }
 
 /// One given file.

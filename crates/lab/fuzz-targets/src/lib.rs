@@ -15,6 +15,7 @@ mod probe_annotations;
 mod protobuf;
 mod requests;
 mod selectors;
+mod tokens;
 mod watermarks;
 
 #[global_allocator]
@@ -38,6 +39,7 @@ pub const TARGETS: &[Target] = &[
     Target::new("watermarks", watermarks::run),
     Target::new("probe-annotations", probe_annotations::run),
     Target::new("kubeconfigs", kubeconfigs::run),
+    Target::new("tokens", tokens::run),
 ];
 
 impl Target {

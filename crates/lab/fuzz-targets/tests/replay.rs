@@ -41,6 +41,11 @@ fn patches() {
 }
 
 #[test]
+fn tokens() {
+    replay("tokens");
+}
+
+#[test]
 fn selectors() {
     replay("selectors");
 }

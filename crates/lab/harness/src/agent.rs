@@ -102,6 +102,7 @@ fn server_config(data_dir: PathBuf, listen: SocketAddr) -> pointsman_api_server:
             unreachable: 300,
         },
         token_file: None,
+        accounts: Default::default(),
         anonymous: true,
         extra_sans: Vec::new(),
         tls_files: None,

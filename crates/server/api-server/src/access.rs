@@ -9,6 +9,7 @@ use crate::request::Request;
 use crate::server::Server;
 use parking_lot::RwLock;
 use pointsman_rules::status::Subject;
+use pointsman_rules::value::str_at;
 use pointsman_rules::{ApiError, kinds};
 use serde_json::Value;
 
@@ -80,9 +81,8 @@ impl Server {
     ) -> Result<(), ApiError> {
         let target = &request.target;
         let name = target.name.as_deref().unwrap_or_else(|| {
-            new.or(old).map_or("", |object| {
-                pointsman_rules::value::str_at(object, &["metadata", "name"])
-            })
+            new.or(old)
+                .map_or("", |object| str_at(object, &["metadata", "name"]))
         });
         let refused = |why: String| ApiError::Forbidden {
             subject: Subject::new(target.kind, name),
@@ -101,6 +101,24 @@ impl Server {
             _ => policy.check_binding_write(&request.user, namespace, new, old),
         });
         checked.map_err(|escalation| refused(escalation.to_string()))
+    }
+
+    /// Whether a pod of the calling node names the object, or for a volume its claim.
+    fn is_related(&self, request: &Request, name: &str, old: Option<&Value>) -> bool {
+        let (kind, namespace) = (request.target.kind, &request.target.namespace);
+        let Some(node) = request
+            .user
+            .node_name()
+            .filter(|_| node_restriction::is_named_by_pods(kind))
+        else {
+            return false;
+        };
+        if kind.namespaced() {
+            return self.graph.relates(node, kind.plural, namespace, name);
+        }
+        let claim = |field| old.map_or("", |volume| str_at(volume, &["spec", "claimRef", field]));
+        self.graph
+            .relates(node, "persistentvolumeclaims", claim("namespace"), claim("name"))
     }
 
     /// Checks that a node stays within its own realm.
@@ -129,6 +147,7 @@ impl Server {
             old,
             new,
             field_selector_node,
+            related: self.is_related(request, name, old),
         })
     }
 }

@@ -1,6 +1,7 @@
 //! What can be configured at start?
 
 use crate::audit::LogSettings;
+use crate::auth::accounts::AccountSettings;
 use pointsman_model::FeatureGates;
 use pointsman_rules::admission::plugins::Plugins;
 use pointsman_rules::admission::tolerations::TolerationSeconds;
@@ -47,6 +48,8 @@ pub struct Config {
     pub tolerations: TolerationSeconds,
     /// `token,user,uid,"group1,group2"` lines.
     pub token_file: Option<PathBuf>,
+    /// Tokens of service accounts.
+    pub accounts: AccountSettings,
     /// Whether requests without a credential reach authorization.
     pub anonymous: bool,
     /// Extra names in the serving certificate.

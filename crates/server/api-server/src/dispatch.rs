@@ -8,7 +8,7 @@ use crate::admit::{MAX_BODY, MAX_REQUEST, MAX_REVIEW, MAX_WRITE, admit, timed_ou
 use crate::audit::{self, Trail};
 use crate::auth::flow::Width;
 use crate::auth::rbac::forbidden;
-use crate::auth::{Attributes, User, impersonation, node_restriction, reviews};
+use crate::auth::{Attributes, User, accounts, impersonation, node_restriction, reviews};
 use crate::http::compress;
 use crate::http::held::HeldBody;
 use crate::http::pretty::indented;
@@ -106,9 +106,11 @@ async fn serve<B: RequestBody>(
     mut trail: Option<&mut Trail>,
 ) -> Result<Reply, ApiError> {
     let (head, body) = message.into_parts();
-    let user = server
-        .authenticator
-        .authenticate(peer.certificate.as_ref(), head.headers.get(header::AUTHORIZATION))?;
+    let user = server.authenticator.authenticate(
+        peer.certificate.as_ref(),
+        head.headers.get(header::AUTHORIZATION),
+        Timestamp::now(),
+    )?;
     let decide = |attributes: &Attributes<'_>| server.policy.read(|policy| policy.authorize(attributes));
     if let Some(trail) = &mut trail {
         trail.made_by(&user);
@@ -219,7 +221,7 @@ impl Asked {
             // Decoded before the policy is locked: those who change it wait for those who read it.
             let question = reviews::decode_body(review, &body, format)?;
             server.policy.read(|policy| {
-                let known = (policy, &server.authenticator);
+                let known = (policy, &server.authenticator, Timestamp::now());
                 reviews::answer(review, user, namespace, &question, known)
             })
         };
@@ -388,6 +390,9 @@ async fn serve_verb(
             write::delete::delete_collection(server, request).await
         }
         (Some(Subresource::Log), &Method::GET, Some(name)) => read::log::read(server, request, name).await,
+        (Some(Subresource::Token), &Method::POST, Some(name)) => {
+            accounts::issue::issue(server, request, name).await
+        }
         (Some(subresource), _, _) => write::subresource::write(server, request, subresource).await,
         _ => Err(ApiError::MethodNotAllowed(format!(
             "the server does not allow {} on {} here",

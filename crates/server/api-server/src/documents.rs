@@ -43,6 +43,21 @@ pub async fn serve(
             reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
             Ok(reply)
         }
+        Route::OpenIdConfiguration => {
+            let mut reply = Reply::json(200, server.accounts.discovery());
+            reply
+                .headers
+                .push((header::CACHE_CONTROL, "public, max-age=3600".into()));
+            Ok(reply)
+        }
+        Route::OpenIdKeys => {
+            let mut reply = Reply::json(200, server.accounts.jwks());
+            reply.content_type = "application/jwk-set+json";
+            reply
+                .headers
+                .push((header::CACHE_CONTROL, "public, max-age=3600".into()));
+            Ok(reply)
+        }
         Route::Backup => backup(server),
         Route::Api if negotiate(accept.as_deref(), forms)? == Form::AggregatedDiscovery => {
             Ok(aggregated(discovery::aggregated_core()))
@@ -77,7 +92,7 @@ fn backup(server: &Server) -> Result<Reply, ApiError> {
     if let Some(advice) = server.store.own_backup() {
         return Err(ApiError::MethodNotAllowed(advice.into()));
     }
-    let pieces = pointsman_store::backup::write(server.store.clone());
+    let pieces = pointsman_store::backup::write(server.raw_store.clone());
     let pieces = pieces.scan((), |(), piece| {
         let piece = piece.inspect_err(|error| tracing::error!(%error, "a backup was cut off"));
         std::future::ready(piece.ok())
@@ -115,6 +130,7 @@ fn paths() -> Value {
         group => format!("/apis/{group}/{version}"),
     });
     let fixed = [
+        "/.well-known/openid-configuration",
         "/api",
         "/apis",
         "/backup",
@@ -122,6 +138,7 @@ fn paths() -> Value {
         "/livez",
         "/metrics",
         "/openapi/v3",
+        "/openid/v1/jwks",
         "/readyz",
         "/version",
     ];

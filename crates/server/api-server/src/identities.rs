@@ -26,11 +26,12 @@ pub struct Identities {
     names: ServingNames,
     own_files: Option<(PathBuf, PathBuf)>,
     client_ca_file: Option<PathBuf>,
+    root_ca: watch::Sender<String>,
 }
 
 impl Identities {
-    /// Identities for a server that listens on `address`.
-    pub fn new(config: &Config, address: SocketAddr) -> Self {
+    /// Identities for a server that listens on `address`; `root_ca` learns by which authority it is known.
+    pub fn new(config: &Config, address: SocketAddr, root_ca: watch::Sender<String>) -> Self {
         let first: Vec<IpAddr> = config
             .cluster
             .service_ranges
@@ -47,6 +48,7 @@ impl Identities {
             names: ServingNames::new(&reachable, &first, &config.extra_sans),
             own_files: config.tls_files.clone(),
             client_ca_file: config.client_ca_file.clone(),
+            root_ca,
         }
     }
 
@@ -128,6 +130,11 @@ impl Identities {
             })?,
             None => pki.ca_pem().to_owned(),
         };
+        self.root_ca.send_if_modified(|known| {
+            let changed = *known != serving_ca;
+            known.clone_from(&serving_ca);
+            changed
+        });
         pki.client(node_client::STEM, &node_client::identity(), now)?;
         let mut client_authorities = vec![pki.ca_path()];
         client_authorities.extend(self.client_ca_file.clone());

@@ -13,6 +13,7 @@ pub mod cache;
 pub mod config;
 pub mod dispatch;
 pub mod documents;
+pub mod encryption;
 pub mod health;
 pub mod http;
 pub mod identities;

@@ -1,13 +1,17 @@
 //! How does the server start and stop?
 
 use crate::access::PolicyIndex;
+use crate::auth::accounts::Accounts;
 use crate::auth::flow::{FlowControl, Limits};
+use crate::auth::node_graph::NodeGraph;
 use crate::auth::tokens::Tokens;
 use crate::auth::{Authenticator, files};
+use crate::background::accounts::{self, Wanting};
 use crate::background::{aggregation, announce, bootstrap, expiry, garbage::Collector, namespaces, repair};
 use crate::cache::collection::Window;
 use crate::cache::{Cache, Observer};
 use crate::config::{Config, StoreChoice};
+use crate::encryption::{self, EncryptedStore};
 use crate::identities::Identities;
 use crate::metrics::Metrics;
 use crate::node_client::NodeClient;
@@ -61,9 +65,20 @@ pub enum StartError {
          which loses everything. See \"A damaged store\" in docs/api-server.md."
     )]
     Damaged { dir: PathBuf, what: String },
+    /// The key that the store was written with is not here, or somebody changed the store.
+    #[error(
+        "the Secrets in the store cannot be decrypted: {0}\n\
+         If the key is another one, put back the pki/encryption.key that belongs to this store or backup, or copy it from a \
+         server that shares the store. If a record was changed, restore the last backup. See \"Secrets at rest\" in \
+         docs/api-server.md."
+    )]
+    Sealed(String),
     /// Keys or certificates cannot be made or read.
     #[error("cannot prepare keys and certificates")]
     Pki(#[from] crate::auth::pki::PkiError),
+    /// Keys of tokens or Secrets cannot be made or read.
+    #[error("cannot prepare keys of tokens or Secrets")]
+    Keys(#[from] crate::auth::keyring::KeyError),
     /// The serving certificate cannot be used.
     #[error("cannot serve TLS")]
     Tls(#[from] crate::auth::tls::TlsError),
@@ -138,16 +153,18 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
             dir: store_dir(&config),
             what,
         },
+        StoreError::Sealed(what) => StartError::Sealed(what),
         error => StartError::Store(error),
     };
     files::private_dir(&config.data_dir).map_err(bad_dir)?;
     let store = open_store(&config).await?.map_err(bad_store)?;
+    let keeping = tokio::spawn(encryption::keep(store.clone()));
     let (server, collector) = assemble(&config, store)?;
     let following = follow(&server).await.map_err(bad_store)?;
     let objects = server.cache.stored().map(|collection| collection.count()).sum();
 
     let (address, listeners) = bind(&config)?;
-    let identities = Identities::new(&config, address);
+    let identities = Identities::new(&config, address, server.root_ca.clone());
     let (tls, replaceable, kubeconfig) = identities.prepare()?;
     let (trusted, rounds) = watch::channel(0);
     // The port answers from here on; `/readyz` says no until the default objects are there.
@@ -165,6 +182,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
     let advertised = config
         .advertise
         .map_or(address, |ip| SocketAddr::new(ip, address.port()));
+    server.accounts.reached_at(advertised);
     repair::run(&server).await.map_err(StartError::Bootstrap)?;
     bootstrap::run(&server, Some(advertised))
         .await
@@ -172,14 +190,20 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
     bootstrap::publish_client_authorities(&server, &identities.client_authorities()?)
         .await
         .map_err(StartError::Bootstrap)?;
+    accounts::equip_all(&server)
+        .await
+        .map_err(StartError::Bootstrap)?;
     let background = vec![
         following,
+        keeping,
         tokio::spawn(collector.run(server.clone())),
         tokio::spawn(namespaces::run(server.clone())),
+        tokio::spawn(accounts::run(server.clone())),
         tokio::spawn(expiry::expire_events(server.clone(), config.event_ttl)),
         tokio::spawn(expiry::compact(server.clone(), config.compaction_interval)),
         tokio::spawn(identities.keep_fresh(replaceable, trusted)),
         tokio::spawn(aggregation::run(server.clone())),
+        tokio::spawn(server.accounts.clone().keep_fresh()),
         tokio::spawn(announce::run(server.clone())),
     ];
     server.bootstrapped.store(true, Ordering::Release);
@@ -194,7 +218,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
 }
 
 /// The server's parts over a store, with nothing running yet.
-fn assemble(config: &Config, store: Arc<dyn Store>) -> Result<(Arc<Server>, Arc<Collector>), StartError> {
+fn assemble(config: &Config, store: EncryptedStore) -> Result<(Arc<Server>, Arc<Collector>), StartError> {
     let registry = Registry::new();
     register_process(
         &registry,
@@ -207,7 +231,14 @@ fn assemble(config: &Config, store: Arc<dyn Store>) -> Result<(Arc<Server>, Arc<
     let settings = Arc::new(Settings::new(config.tolerations, &registry));
     let policy = Arc::new(PolicyIndex::default());
     let collector = Arc::new(Collector::default());
-    let observers: Vec<Arc<dyn Observer>> = vec![policy.clone(), settings.clone(), collector.clone()];
+    let (graph, wanting) = (Arc::new(NodeGraph::default()), Arc::new(Wanting::default()));
+    let observers: Vec<Arc<dyn Observer>> = vec![
+        policy.clone(),
+        settings.clone(),
+        collector.clone(),
+        graph.clone(),
+        wanting.clone(),
+    ];
     let cache = Arc::new(Cache::new(Window::default(), observers));
     let metrics = Metrics::new(registry);
     metrics.watch_cache(cache.clone());
@@ -221,6 +252,12 @@ fn assemble(config: &Config, store: Arc<dyn Store>) -> Result<(Arc<Server>, Arc<
         Some(path) => Tokens::read(path)?,
         None => Tokens::default(),
     };
+    let accounts = Accounts::new(
+        config.accounts.clone(),
+        &config.data_dir.join("pki"),
+        cache.clone(),
+    )?;
+    let accounts = Arc::new(accounts);
     let audit_metrics = audit::log::Metrics::new(&metrics.registry);
     let audit = match config.audit.clone() {
         Some(settings) => {
@@ -232,14 +269,19 @@ fn assemble(config: &Config, store: Arc<dyn Store>) -> Result<(Arc<Server>, Arc<
         None => None,
     };
     let server = Server {
-        store,
+        raw_store: store.raw.clone(),
+        store: Arc::new(store),
         cache,
         cluster: config.cluster.clone(),
         gates: config.gates.clone(),
         plugins: config.plugins,
         settings,
-        authenticator: Authenticator::new(tokens, config.anonymous),
+        authenticator: Authenticator::new(tokens, config.anonymous, accounts.clone()),
+        accounts,
         policy,
+        graph,
+        wanting,
+        root_ca: watch::Sender::default(),
         flow,
         work: Lanes::default(),
         metrics,
@@ -276,7 +318,15 @@ fn store_dir(config: &Config) -> PathBuf {
 }
 
 /// Opens the store; the inner error is the store's own.
-async fn open_store(config: &Config) -> Result<Result<Arc<dyn Store>, StoreError>, StartError> {
+async fn open_store(config: &Config) -> Result<Result<EncryptedStore, StoreError>, StartError> {
+    let keys = encryption::Keys::open(&config.data_dir.join("pki"))?;
+    Ok(match open_engine(config).await? {
+        Ok(raw) => EncryptedStore::new(raw, keys).await,
+        Err(error) => Err(error),
+    })
+}
+
+async fn open_engine(config: &Config) -> Result<Result<Arc<dyn Store>, StoreError>, StartError> {
     Ok(match &config.store {
         StoreChoice::Embedded => {
             let dir = store_dir(config);

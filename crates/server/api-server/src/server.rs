@@ -3,7 +3,10 @@
 use crate::access::PolicyIndex;
 use crate::audit;
 use crate::auth::Authenticator;
+use crate::auth::accounts::Accounts;
 use crate::auth::flow::FlowControl;
+use crate::auth::node_graph::NodeGraph;
+use crate::background::accounts::Wanting;
 use crate::cache::Cache;
 use crate::cache::object::Object;
 use crate::keys;
@@ -29,6 +32,8 @@ use tokio::sync::watch;
 pub struct Server {
     /// Where objects live.
     pub store: Arc<dyn Store>,
+    /// The same as it is on disk, where Secrets are encrypted.
+    pub raw_store: Arc<dyn Store>,
     /// What the store holds, close at hand.
     pub cache: Arc<Cache>,
     /// Ranges of Services.
@@ -41,8 +46,16 @@ pub struct Server {
     pub settings: Arc<Settings>,
     /// Who is who.
     pub authenticator: Authenticator,
+    /// Issues tokens of service accounts, and knows them again.
+    pub accounts: Arc<Accounts>,
     /// Who may do what.
     pub policy: Arc<PolicyIndex>,
+    /// What pods name, by node.
+    pub graph: Arc<NodeGraph>,
+    /// Namespaces in which something may be missing.
+    pub wanting: Arc<Wanting>,
+    /// The authority of the server's certificate, for pods; empty before it is known.
+    pub root_ca: watch::Sender<String>,
     /// How many requests may run at once.
     pub flow: FlowControl,
     /// Where the work of large requests is done.
@@ -120,6 +133,7 @@ impl Server {
             StoreError::Invalid(why) => ApiError::TooLarge(why.clone()),
             StoreError::Future { .. }
             | StoreError::Damaged(_)
+            | StoreError::Sealed(_)
             | StoreError::UnknownFormat(_)
             | StoreError::InUse(_) => {
                 tracing::error!(%error, "the store failed");

@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 pub fn subresource_verbs(subresource: Subresource) -> &'static [&'static str] {
     match subresource {
         Subresource::Status | Subresource::Scale | Subresource::Approval => &["get", "patch", "update"],
-        Subresource::Binding | Subresource::Eviction => &["create"],
+        Subresource::Binding | Subresource::Eviction | Subresource::Token => &["create"],
         Subresource::Finalize => &["update"],
         Subresource::Log => &["get"],
     }
@@ -27,6 +27,7 @@ pub fn subresource_kind(kind: &Kind, subresource: Subresource) -> (&'static str,
         Subresource::Scale => ("autoscaling", "v1", "Scale"),
         Subresource::Eviction => ("policy", "v1", "Eviction"),
         Subresource::Binding => ("", "v1", "Binding"),
+        Subresource::Token => ("authentication.k8s.io", "v1", "TokenRequest"),
         Subresource::Status | Subresource::Finalize | Subresource::Log | Subresource::Approval => {
             (kind.group, kind.version, kind.kind)
         }

@@ -98,6 +98,8 @@ pub enum Subresource {
     Log,
     /// The conditions of a certificate request.
     Approval,
+    /// Issues a token of a service account.
+    Token,
 }
 
 impl Subresource {
@@ -111,6 +113,7 @@ impl Subresource {
             Self::Finalize => "finalize",
             Self::Log => "log",
             Self::Approval => "approval",
+            Self::Token => "token",
         }
     }
 }

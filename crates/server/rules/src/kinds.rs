@@ -7,11 +7,11 @@
 pub mod declared;
 
 use crate::kind::Scope::{Cluster, Namespaced};
-use crate::kind::Subresource::{Binding, Eviction, Finalize, Log, Scale, Status};
+use crate::kind::Subresource::{Binding, Eviction, Finalize, Log, Scale, Status, Token};
 use crate::kind::{Kind, Scope};
 use crate::strategy::{
     config_map, config_node, daemon_set, deployment, endpoint_slice, endpoints, event, lease, namespace,
-    node, pod, rbac, replica_set, service,
+    node, pod, rbac, replica_set, secret, service,
 };
 use crate::table;
 use std::sync::LazyLock;
@@ -28,6 +28,7 @@ static WITH_RULES: &[&Kind] = &[
     &NAMESPACE,
     &NODE,
     &POD,
+    &SECRET,
     &SERVICE,
     &SERVICE_ACCOUNT,
     &DAEMON_SET,
@@ -134,6 +135,13 @@ pub static POD: Kind = Kind {
     ..core("Pod", "pods", Namespaced)
 };
 
+pub static SECRET: Kind = Kind {
+    selectable: &["type"],
+    strategy: &secret::SecretStrategy,
+    printer: table::simple::SECRET,
+    ..core("Secret", "secrets", Namespaced)
+};
+
 pub static SERVICE: Kind = Kind {
     short_names: &["svc"],
     categories: &["all"],
@@ -147,6 +155,7 @@ pub static SERVICE: Kind = Kind {
 
 pub static SERVICE_ACCOUNT: Kind = Kind {
     short_names: &["sa"],
+    subresources: &[Token],
     delete_returns_object: true,
     ..core("ServiceAccount", "serviceaccounts", Namespaced)
 };

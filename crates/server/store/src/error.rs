@@ -33,6 +33,9 @@ pub enum StoreError {
     /// The data on disk or an answer of the engine is not what it must be.
     #[error("the store is damaged: {0}")]
     Damaged(String),
+    /// A value is encrypted, or should be, and cannot be read.
+    #[error("the store cannot be decrypted: {0}")]
+    Sealed(String),
     /// Another process has the store open.
     #[error("{0} is in use by another process")]
     InUse(String),

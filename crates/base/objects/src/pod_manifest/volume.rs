@@ -55,6 +55,19 @@ pub struct Projection {
     pub secret: Option<Files>,
     #[serde(rename = "downwardAPI")]
     pub downward_api: Option<PodFields>,
+    pub service_account_token: Option<AccountToken>,
+}
+
+/// A token of the pod's service account as a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AccountToken {
+    /// Who the token is for; the API server if empty.
+    #[serde(deserialize_with = "nullable")]
+    pub audience: String,
+    /// How long it is good for; an hour if unset.
+    pub expiration_seconds: Option<i64>,
+    pub path: String,
 }
 
 /// The keys of a ConfigMap or Secret as files.
@@ -149,6 +162,7 @@ impl<'de> Deserialize<'de> for Volume {
                 config_map: raw.config_map,
                 secret: raw.secret,
                 downward_api: raw.downward_api,
+                service_account_token: None,
             };
             match source.default_mode() {
                 Some(default_mode) => VolumeKind::Files { source, default_mode },

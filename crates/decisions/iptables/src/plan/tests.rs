@@ -130,7 +130,7 @@ fn ten_thousand_endpoints_of_one_service_are_planned_and_one_change_names_two_ch
         text
     };
     let mut proxy = Proxy::new(&endpoints(10_000));
-    assert_eq!(proxy.planner.ledger().total(Table::Nat), 5 + 1 + 1 + 10_000 * 3);
+    assert_eq!(proxy.planner.ledger().total(Table::Nat), 6 + 1 + 1 + 10_000 * 3);
     let input = proxy.add(&endpoints(9_999));
     assert_eq!(
         input.matches("\n:").count(),
@@ -239,20 +239,20 @@ fn somebody_elses_edits_make_a_partial_sync_fail_and_the_full_one_heals_it() {
 }
 
 #[test]
-fn rule_counts_are_upstreams_plus_one_jump_for_each_bucket() {
+fn rule_counts_are_upstreams_plus_one_that_counts_and_one_jump_for_each_bucket() {
     for (services, endpoints) in [(0, 0), (1, 1), (10, 2), (10, 10)] {
         let proxy = Proxy::new(&plain(services, endpoints));
         let nat = proxy.planner.ledger().total(Table::Nat) as usize;
         assert_eq!(
             nat,
-            5 + services * (2 + 3 * endpoints) + services,
+            6 + services * (2 + 3 * endpoints) + services,
             "{services} x {endpoints}"
         );
         // Three rules let traffic forward; the kubelet's chain is not counted as ours.
         assert_eq!(proxy.planner.ledger().total(Table::Filter), 3);
     }
     let empty = Proxy::new(&plain(10, 0));
-    assert_eq!(empty.planner.ledger().total(Table::Nat), 5);
+    assert_eq!(empty.planner.ledger().total(Table::Nat), 6);
     assert_eq!(empty.planner.ledger().total(Table::Filter), 3 + 10 + 10);
 }
 

@@ -35,7 +35,13 @@ pub fn prepare(directory: &Path, source: &VolumeSource, group: Option<u32>) -> R
             .map_err(failed)?;
             chown(directory, None, group).map_err(failed)
         }
-        VolumeSource::Files(files) => write_files(directory, files, group),
+        VolumeSource::Files(files) => {
+            if files.in_memory {
+                fs::create_dir_all(directory).map_err(failed)?;
+                mount_memory(directory, None).map_err(failed)?;
+            }
+            write_files(directory, files, group)
+        }
         VolumeSource::Host(_) => Ok(()),
     }
 }
@@ -206,6 +212,7 @@ mod tests {
         };
         FileSet {
             files: entries.iter().map(entry).collect(),
+            in_memory: false,
         }
     }
 

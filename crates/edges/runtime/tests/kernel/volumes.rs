@@ -18,6 +18,7 @@ fn files(entries: &[(&str, &str)]) -> FileSet {
             .iter()
             .map(|(path, text)| ((*path).to_owned(), content(text)))
             .collect(),
+        in_memory: false,
     }
 }
 

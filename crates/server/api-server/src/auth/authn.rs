@@ -3,11 +3,14 @@
 //! A client certificate answers first, then a bearer token. A request without any credential is
 //! anonymous, if that is allowed; a credential that is not believed is refused even then.
 
+use super::accounts::Accounts;
 use super::tokens::Tokens;
 use http::HeaderValue;
+use jiff::Timestamp;
 use pointsman_rules::ApiError;
 use rustls::pki_types::CertificateDer;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use x509_parser::oid_registry::Oid;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -96,19 +99,32 @@ pub(crate) fn service_account_user(namespace: &str, name: &str) -> String {
 pub struct Authenticator {
     tokens: Tokens,
     anonymous: bool,
+    accounts: Option<Arc<Accounts>>,
 }
 
 impl Authenticator {
     /// Believes `tokens`; `anonymous` says whether requests without a credential are served at all.
-    pub fn new(tokens: Tokens, anonymous: bool) -> Self {
-        Self { tokens, anonymous }
+    pub fn new(tokens: Tokens, anonymous: bool, accounts: Arc<Accounts>) -> Self {
+        Self {
+            tokens,
+            anonymous,
+            accounts: Some(accounts),
+        }
     }
 
-    /// Whose bearer token it is.
-    pub fn token(&self, token: &[u8]) -> Option<User> {
-        let mut user = self.tokens.find(token)?.clone();
-        user.add_group(AUTHENTICATED);
-        Some(user)
+    /// Whose bearer token it is, and which of `audiences` it is for; without any, the server's own count.
+    pub fn token(&self, token: &[u8], audiences: &[String], now: Timestamp) -> Option<(User, Vec<String>)> {
+        let accounts = self.accounts.as_deref();
+        let own = accounts.map_or(&[][..], |accounts| &accounts.settings.audiences);
+        let wanted = if audiences.is_empty() { own } else { audiences };
+        if let Some(user) = self.tokens.find(token) {
+            // Tokens of the file are for this server.
+            let both: Vec<String> = own.iter().filter(|own| wanted.contains(own)).cloned().collect();
+            let mut user = user.clone();
+            user.add_group(AUTHENTICATED);
+            return (audiences.is_empty() || !both.is_empty()).then_some((user, both));
+        }
+        accounts?.authenticate(token, wanted, now)
     }
 
     /// The caller, from the connection's certificate user and the `Authorization` header.
@@ -116,12 +132,14 @@ impl Authenticator {
         &self,
         certificate: Option<&User>,
         authorization: Option<&HeaderValue>,
+        now: Timestamp,
     ) -> Result<User, ApiError> {
         match (certificate, authorization) {
             (Some(user), _) => Ok(user.clone()),
             (None, Some(header)) => {
                 let token = bearer_token(header).ok_or(ApiError::Unauthorized)?;
-                self.token(token).ok_or(ApiError::Unauthorized)
+                let found = self.token(token, &[], now);
+                found.map(|(user, _)| user).ok_or(ApiError::Unauthorized)
             }
             (None, None) if self.anonymous => Ok(User::anonymous()),
             (None, None) => Err(ApiError::Unauthorized),
@@ -179,8 +197,14 @@ mod tests {
     use super::*;
 
     fn authenticator(anonymous: bool) -> Authenticator {
-        Authenticator::new(Tokens::parse("secret,alice,u1,\"dev,ops\"\n").unwrap(), anonymous)
+        Authenticator {
+            tokens: Tokens::parse("secret,alice,u1,\"dev,ops\"\n").unwrap(),
+            anonymous,
+            accounts: None,
+        }
     }
+
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
     fn header(value: &str) -> HeaderValue {
         HeaderValue::from_str(value).unwrap()
@@ -190,7 +214,7 @@ mod tests {
     fn a_token_names_its_user_whatever_the_case_of_the_scheme() {
         for scheme in ["Bearer", "bearer", "BEARER "] {
             let user = authenticator(false)
-                .authenticate(None, Some(&header(&format!("{scheme} secret"))))
+                .authenticate(None, Some(&header(&format!("{scheme} secret"))), NOW)
                 .unwrap();
             assert_eq!((user.name.as_str(), user.uid.as_str()), ("alice", "u1"));
             assert_eq!(user.groups, ["dev", "ops", AUTHENTICATED]);
@@ -208,17 +232,17 @@ mod tests {
             "",
             "Bearer secret x",
         ] {
-            let answer = authenticator(true).authenticate(None, Some(&header(value)));
+            let answer = authenticator(true).authenticate(None, Some(&header(value)), NOW);
             assert_eq!(answer, Err(ApiError::Unauthorized), "{value:?}");
         }
     }
 
     #[test]
     fn no_credential_is_anonymous_or_refused() {
-        let user = authenticator(true).authenticate(None, None).unwrap();
+        let user = authenticator(true).authenticate(None, None, NOW).unwrap();
         assert_eq!(user, User::new("system:anonymous", &["system:unauthenticated"]));
         assert_eq!(
-            authenticator(false).authenticate(None, None),
+            authenticator(false).authenticate(None, None, NOW),
             Err(ApiError::Unauthorized)
         );
     }

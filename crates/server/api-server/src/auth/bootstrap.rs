@@ -5,6 +5,7 @@
 //! the stored objects and takes nothing away, unless an object opts out with the annotation
 //! `rbac.authorization.kubernetes.io/autoupdate: "false"`.
 
+use super::accounts::claims::SERVICE_ACCOUNTS;
 use super::authn::{AUTHENTICATED, MASTERS, NODES, UNAUTHENTICATED};
 use super::rbac::{self, Rule, covers};
 use pointsman_rules::value::{self, at, list_at, str_at};
@@ -23,6 +24,12 @@ const AUTHORIZATION: &str = "authorization.k8s.io";
 const AUTHENTICATION: &str = "authentication.k8s.io";
 /// What a latency profile is rolled out by.
 const PROFILE_MAPS: [&str; 4] = pointsman_protocol::settings::ALL;
+const ISSUER_DISCOVERY: &str = "system:service-account-issuer-discovery";
+const OPEN_ID: [&str; 3] = [
+    "/.well-known/openid-configuration",
+    "/.well-known/openid-configuration/",
+    "/openid/v1/jwks",
+];
 const HEALTH: &[&str] = &["/livez", "/readyz", "/healthz", "/version", "/version/"];
 
 /// Every default ClusterRole and ClusterRoleBinding, and the Role and RoleBinding for leader
@@ -59,6 +66,7 @@ pub fn defaults() -> Vec<Value> {
             "system:monitoring",
             &[("Group", "system:monitoring")],
         ),
+        bind(ISSUER_DISCOVERY, ISSUER_DISCOVERY, &[("Group", SERVICE_ACCOUNTS)]),
         bind("system:node", "system:node", &[("Group", NODES)]),
         bind(
             "system:node-proxier",
@@ -121,6 +129,7 @@ fn general_roles() -> Vec<Value> {
             ],
         ),
         cluster_role("system:auth-delegator", delegation()),
+        cluster_role(ISSUER_DISCOVERY, vec![paths(&OPEN_ID, &["get"])]),
     ]
 }
 
@@ -231,11 +240,15 @@ fn edit_rules() -> Vec<Value> {
                 "pods",
                 "replicationcontrollers",
                 "replicationcontrollers/scale",
+                "secrets",
                 "serviceaccounts",
                 "services",
             ],
             WRITE,
         ),
+        // Whoever may edit may also read Secrets; whoever may only view may not.
+        rule(&[""], &["secrets"], READ),
+        rule(&[""], &["serviceaccounts/token"], &["create"]),
         rule(&[""], &["pods/eviction"], &["create"]),
         rule(&[""], &["serviceaccounts"], &["impersonate"]),
         rule(&[EVENTS], &["events"], WRITE),
@@ -276,7 +289,13 @@ fn node_rules() -> Vec<Value> {
         rule(&[""], &["nodes/status"], &["update", "patch"]),
         rule(&[""], &["pods"], &["get", "list", "watch", "delete"]),
         rule(&[""], &["pods/status"], &["update", "patch"]),
-        rule(&[""], &["services", "configmaps"], READ),
+        rule(&[""], &["services", "configmaps", "secrets"], READ),
+        rule(
+            &[""],
+            &["persistentvolumeclaims", "persistentvolumes", "serviceaccounts"],
+            &["get"],
+        ),
+        rule(&[""], &["serviceaccounts/token"], &["create"]),
         rule(&[DISCOVERY], &["endpointslices"], READ),
         rule(
             &[COORDINATION],

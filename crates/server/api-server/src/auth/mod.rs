@@ -10,12 +10,15 @@
 //!   files, and only `flow` waits.
 //! - Private keys and tokens appear in no log line and no `Debug` output.
 
+pub mod accounts;
 pub mod authn;
 pub mod bootstrap;
 pub mod files;
 pub mod flow;
 pub mod impersonation;
+pub mod keyring;
 pub mod kubeconfig;
+pub mod node_graph;
 pub mod node_restriction;
 pub mod pki;
 pub mod rbac;

@@ -9,12 +9,15 @@
 //! - Lease: its own, in `kube-node-lease`.
 //! - Pod: reads, status writes, evictions and deletes of pods bound to it. A list or watch must be
 //!   pinned to the node by the field selector `spec.nodeName`.
+//! - Secret, ConfigMap, ServiceAccount and PersistentVolumeClaim: reads of those that its pods name
+//!   ([`super::node_graph`]), one at a time; PersistentVolumes of such claims; the settings of agents.
+//! - Tokens: of the accounts of its pods, bound to the pod.
 //! - Everything else is left to authorization; the node's role allows creating and patching
-//!   events, and reading services, endpointslices and configmaps. ConfigMaps are readable as a
-//!   whole, not only those that pods of the node mention.
+//!   events, and reading services and endpointslices.
 
 use super::User;
 use super::authn::NODES;
+use pointsman_protocol::settings;
 use pointsman_rules::value::{at, map_at, str_at};
 use pointsman_rules::{Kind, kinds};
 use serde_json::Value;
@@ -45,6 +48,8 @@ pub struct Request<'a> {
     pub new: Option<&'a Value>,
     /// The node that a list or watch is pinned to by `spec.nodeName`.
     pub field_selector_node: Option<&'a str>,
+    /// Whether a pod of the node names the object.
+    pub related: bool,
 }
 
 /// Whether the restriction lets the request pass; the error says why not.
@@ -62,8 +67,47 @@ pub fn check(request: &Request<'_>) -> Result<(), String> {
         kind if kind == &kinds::NODE => check_node(node, request),
         kind if kind == &kinds::POD => check_pod(node, request),
         kind if kind == &kinds::LEASE => check_lease(node, request),
+        kind if is_named_by_pods(kind) => check_named(node, request),
         _ => Ok(()),
     }
+}
+
+/// Whether nodes may read objects of the kind because their pods name them.
+pub fn is_named_by_pods(kind: &Kind) -> bool {
+    let plurals = [
+        "secrets",
+        "configmaps",
+        "serviceaccounts",
+        "persistentvolumeclaims",
+        "persistentvolumes",
+    ];
+    kind.group.is_empty() && plurals.contains(&kind.plural)
+}
+
+fn check_named(node: &str, request: &Request<'_>) -> Result<(), String> {
+    let is_settings = request.kind == &kinds::CONFIG_MAP
+        && (request.namespace, request.name) == (settings::NAMESPACE, settings::NODE);
+    match request.verb {
+        "get" | "list" | "watch" if request.related || is_settings => Ok(()),
+        _ => Err(format!(
+            "no relationship found between node {node:?} and this object"
+        )),
+    }
+}
+
+/// Whether a node may have the token that it asks for; `pod` is the one it is to be bound to.
+pub fn check_token(user: &User, asked: &Value, pod: Option<&Value>) -> Result<(), String> {
+    if !applies(user) {
+        return Ok(());
+    }
+    let pod = pod.ok_or("node requested token not bound to a pod")?;
+    if str_at(asked, &["spec", "boundObjectRef", "uid"]).is_empty() {
+        return Err("node requested token with a pod binding without a uid".into());
+    }
+    if user.node_name() != Some(str_at(pod, &["spec", "nodeName"])) {
+        return Err("node requested token bound to a pod scheduled on a different node".into());
+    }
+    Ok(())
 }
 
 /// Whether the caller must be checked at all, so that others cost nothing.

@@ -4,6 +4,7 @@
 
 use super::rbac::{Attributes, Decision, Policy, Rule};
 use super::{Authenticator, User};
+use jiff::Timestamp;
 use pointsman_rules::decode::{BodyFormat, decode};
 use pointsman_rules::review::{Question, Review};
 use pointsman_rules::value::{at, list_at, map_at, str_at};
@@ -22,12 +23,12 @@ pub fn answer(
     user: &User,
     namespace: &str,
     body: &Value,
-    (policy, authenticator): (&Policy, &Authenticator),
+    (policy, authenticator, now): (&Policy, &Authenticator, Timestamp),
 ) -> Result<Value, ApiError> {
     let spec = body.get("spec").unwrap_or(&Value::Null);
     let status = match review.question {
         Question::SelfSubject => json!({"userInfo": user_info(user)}),
-        Question::Token => token_status(spec, authenticator),
+        Question::Token => token_status(spec, authenticator, now),
         Question::SelfRules => rules_status(user, spec, policy)?,
         Question::SelfAccess => {
             validate(review, union_errors(spec))?;
@@ -68,13 +69,14 @@ fn user_info(user: &User) -> Value {
     info
 }
 
-/// Whose token it is. All tokens here are for this server, so that none is for another audience.
-fn token_status(spec: &Value, authenticator: &Authenticator) -> Value {
-    if !list_at(spec, &["audiences"]).is_empty() {
-        return json!({"authenticated": false});
-    }
-    match authenticator.token(str_at(spec, &["token"]).as_bytes()) {
-        Some(user) => json!({"authenticated": true, "user": user_info(&user)}),
+/// Whose token it is, and for which of the audiences that were asked for.
+fn token_status(spec: &Value, authenticator: &Authenticator, now: Timestamp) -> Value {
+    let audiences = list_at(spec, &["audiences"]).iter().filter_map(Value::as_str);
+    let audiences: Vec<String> = audiences.map(str::to_owned).collect();
+    match authenticator.token(str_at(spec, &["token"]).as_bytes(), &audiences, now) {
+        Some((user, audiences)) => {
+            json!({"authenticated": true, "user": user_info(&user), "audiences": audiences})
+        }
         None => json!({"authenticated": false}),
     }
 }

@@ -4,6 +4,7 @@
 //! itself, so that owners, namespaces and events behave without further processes. Each is harmless when
 //! several servers share a store: every step is conditional on what was seen.
 
+pub mod accounts;
 pub mod aggregation;
 pub mod announce;
 pub mod bootstrap;

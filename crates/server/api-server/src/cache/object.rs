@@ -1,7 +1,7 @@
 //! What does the server remember of one version of one object?
 
 use super::fields;
-use crate::stored::{Encoded, EventType};
+use crate::stored::{self, Encoded, EventType};
 use bytes::Bytes;
 use pointsman_rules::Kind;
 use pointsman_store::Revision;
@@ -120,6 +120,22 @@ impl Object {
         serde_json::from_slice(&self.encoded.object()).expect("checked when it was read from the store")
     }
 
+    /// A part of the metadata, read without the rest of the object.
+    pub fn metadata<T: serde::de::DeserializeOwned>(&self) -> Option<T> {
+        let json = self.encoded.object();
+        let metadata = &json[stored::head(self.kind).len() - 1..];
+        T::deserialize(&mut serde_json::Deserializer::from_slice(metadata)).ok()
+    }
+
+    /// The identity that no later object of the name has.
+    pub fn uid(&self) -> Option<String> {
+        #[derive(Deserialize)]
+        struct Identity {
+            uid: String,
+        }
+        self.metadata::<Identity>().map(|metadata| metadata.uid)
+    }
+
     /// The value of a field that a field selector names; unset fields are empty.
     pub fn field(&self, name: &str) -> Cow<'_, str> {
         match name {
@@ -148,7 +164,6 @@ impl Object {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stored;
     use serde_json::json;
 
     #[test]
@@ -164,5 +179,17 @@ mod tests {
         assert_eq!(found, [Some("web"), Some(""), Some("z1"), None]);
         assert_eq!(with(Value::Null).unwrap().labels.get("app"), None);
         assert!(with(json!({"app": 1})).is_err());
+    }
+
+    #[test]
+    fn the_identity_is_read_from_the_metadata() {
+        let kind = &pointsman_rules::kinds::POD;
+        let with = |value: Value| {
+            let stored = stored::encode(kind, &value);
+            Object::from_stored(kind, "n/a".into(), &stored, Revision(1), EventType::Added).unwrap()
+        };
+        let pod = with(json!({"metadata": {"name": "a", "uid": "u1"}, "spec": {"uid": "other"}}));
+        assert_eq!(pod.uid().as_deref(), Some("u1"));
+        assert_eq!(with(json!({"spec": {"uid": "other"}})).uid(), None);
     }
 }

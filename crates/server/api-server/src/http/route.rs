@@ -18,6 +18,10 @@ pub enum Route {
     },
     /// `/metrics`.
     Metrics,
+    /// `/.well-known/openid-configuration`: how tokens of service accounts are verified elsewhere.
+    OpenIdConfiguration,
+    /// `/openid/v1/jwks`: the keys for that.
+    OpenIdKeys,
     /// `/backup`: everything in the store.
     Backup,
     /// `/`: the paths there are.
@@ -99,6 +103,8 @@ pub fn route(path: &str) -> Option<Route> {
         [] => Some(Route::Root),
         ["version"] => Some(Route::Version),
         ["metrics"] => Some(Route::Metrics),
+        [".well-known", "openid-configuration"] => Some(Route::OpenIdConfiguration),
+        ["openid", "v1", "jwks"] => Some(Route::OpenIdKeys),
         ["backup"] => Some(Route::Backup),
         [probe @ ("healthz" | "livez" | "readyz"), check @ ..] if check.len() <= 1 => Some(Route::Health {
             probe: (*probe).into(),

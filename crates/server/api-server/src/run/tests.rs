@@ -1,6 +1,7 @@
 //! Requests through every check of a server, without a socket.
 
 mod admission;
+mod identity;
 
 use super::*;
 use crate::auth::User;
@@ -115,6 +116,7 @@ fn config(data_dir: PathBuf) -> Config {
             unreachable: 300,
         },
         token_file: None,
+        accounts: Default::default(),
         anonymous: true,
         extra_sans: Vec::new(),
         tls_files: None,

@@ -2,6 +2,7 @@
 
 use super::metadata::{deleting, generate_name, place};
 use super::{Committed, Write, allocation, encoded};
+use crate::background::accounts;
 use crate::http::body::Body;
 use crate::http::query::Freshness;
 use crate::http::route::Target;
@@ -12,7 +13,7 @@ use crate::server::Server;
 use bytes::Bytes;
 use pointsman_rules::status::Subject;
 use pointsman_rules::value::{at, set, str_at};
-use pointsman_rules::{ApiError, event_views};
+use pointsman_rules::{ApiError, event_views, kinds};
 use serde_json::Value;
 
 /// How many generated names are tried. Upstream's number.
@@ -46,6 +47,10 @@ pub async fn create(server: &Server, request: &Request) -> Result<Reply, ApiErro
         };
         match server.commit(write).await? {
             Committed::Done(made) => {
+                if kind == &kinds::NAMESPACE {
+                    // Pods may be created in it at once. What fails here is made good in the background.
+                    let _ = Box::pin(accounts::equip(server, &name)).await;
+                }
                 let body = renderer(request)?.object_by_turns(&request.work, &made).await;
                 return Ok(created(body, warnings));
             }

@@ -7,7 +7,7 @@ use crate::auth::User;
 use crate::request::Request;
 use crate::server::Server;
 use crate::write::metadata;
-use pointsman_rules::admission::external_ips;
+use pointsman_rules::admission::{external_ips, service_account};
 use pointsman_rules::status::Subject;
 use pointsman_rules::strategy::Part;
 use pointsman_rules::value::{set, str_at};
@@ -47,6 +47,7 @@ impl Server {
         self.admit_priority(kind, object)?;
         requested_by(kind, object, &request.user);
         strategy.admit(object, self.settings.tolerations());
+        self.admit_account(kind, object)?;
         metadata::prepare_create(object, self.new_uid(), strategy.first_generation(), request.now);
         strategy.prepare_create(object, &context);
         let mut errors = meta::validate_meta(object, kind, strategy.name_rule(), "metadata");
@@ -136,6 +137,30 @@ impl Server {
                 set(pod, &["spec", field], value.clone());
             }
         }
+        Ok(())
+    }
+
+    /// Gives a new pod its service account and that account's token.
+    fn admit_account(&self, kind: &'static Kind, pod: &mut Value) -> Result<(), ApiError> {
+        if kind != &kinds::POD {
+            return Ok(());
+        }
+        let refused = |pod: &Value, why: String| ApiError::Forbidden {
+            subject: Subject::new(kind, str_at(pod, &["metadata", "name"])),
+            why,
+            cause: None,
+        };
+        let name = service_account::name_account(pod).map_err(|why| refused(pod, why.into()))?;
+        let Some(name) = name else { return Ok(()) };
+        let namespace = str_at(pod, &["metadata", "namespace"]);
+        let account = self.find(&kinds::SERVICE_ACCOUNT, namespace, &name);
+        let account = account.map_err(|error| {
+            let why = format!("error looking up service account {namespace}/{name}: {error}");
+            refused(pod, why)
+        })?;
+        service_account::equip(pod, &account.value(), || {
+            metadata::generate_name(service_account::VOLUME_PREFIX, |below| self.random_below(below))
+        });
         Ok(())
     }
 

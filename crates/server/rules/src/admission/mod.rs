@@ -6,4 +6,5 @@
 pub mod external_ips;
 pub mod node_taint;
 pub mod plugins;
+pub mod service_account;
 pub mod tolerations;

@@ -9,10 +9,11 @@ pub struct Plugins {
     pub deny_service_external_ips: bool,
 }
 
-const ALWAYS_ON: [&str; 4] = [
+const ALWAYS_ON: [&str; 5] = [
     "DefaultTolerationSeconds",
     "NamespaceLifecycle",
     "NodeRestriction",
+    "ServiceAccount",
     "TaintNodesByCondition",
 ];
 

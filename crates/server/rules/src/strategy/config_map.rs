@@ -75,7 +75,7 @@ fn validate(object: &Value) -> FieldErrors {
 }
 
 /// How many bytes well-formed base64 text stands for.
-fn decoded_length(text: &str) -> usize {
+pub(crate) fn decoded_length(text: &str) -> usize {
     let padding = text
         .bytes()
         .rev()

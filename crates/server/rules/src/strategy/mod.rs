@@ -22,6 +22,7 @@ pub mod pod;
 mod pod_template;
 pub(crate) mod rbac;
 pub(crate) mod replica_set;
+pub mod secret;
 pub(crate) mod service;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -17,6 +17,16 @@ pub const CONFIG_MAP: Printer = Printer::new(
     config_map_cells,
 );
 
+pub const SECRET: Printer = Printer::new(
+    &[
+        NAME,
+        text("Type", "What the entries are for."),
+        text("Data", "How many keys there are."),
+        AGE,
+    ],
+    secret_cells,
+);
+
 pub const LEASE: Printer = Printer::new(&[NAME, text("Holder", "Who holds the lease."), AGE], lease_cells);
 
 pub const CONFIG_NODE: Printer = Printer::new(
@@ -42,6 +52,16 @@ fn config_map_cells(config_map: &Value, now: Timestamp) -> Vec<Value> {
         name(config_map),
         (keys("data") + keys("binaryData")).into(),
         age(config_map, now),
+    ]
+}
+
+fn secret_cells(secret: &Value, now: Timestamp) -> Vec<Value> {
+    let keys = map_at(secret, &["data"]).map_or(0, Map::len);
+    vec![
+        name(secret),
+        str_at(secret, &["type"]).into(),
+        keys.into(),
+        age(secret, now),
     ]
 }
 

@@ -25,6 +25,7 @@ fn request<'a>(user: &'a User, verb: &'a str, plural: &str, name: &'a str) -> Re
         old: None,
         new: None,
         field_selector_node: None,
+        related: false,
     }
 }
 
@@ -268,5 +269,55 @@ fn listing_pods_needs_the_selector_of_its_own_node() {
         );
     }
     assert_eq!(check(&request(&user, "list", "services", "")), Ok(()));
-    assert_eq!(check(&request(&user, "get", "configmaps", "x")), Ok(()));
+}
+
+#[test]
+fn a_node_reads_what_its_pods_name_and_its_settings() {
+    let user = node_user();
+    for plural in ["secrets", "configmaps", "serviceaccounts"] {
+        for verb in ["get", "list", "watch"] {
+            let read = request(&user, verb, plural, "x");
+            assert!(
+                check(&read).unwrap_err().contains("no relationship found"),
+                "{plural}"
+            );
+            assert_eq!(
+                check(&Request {
+                    related: true,
+                    ..read
+                }),
+                Ok(())
+            );
+            let whole = request(&user, verb, plural, "");
+            assert!(check(&whole).is_err(), "all {plural} at once");
+        }
+        let write = Request {
+            related: true,
+            ..request(&user, "update", plural, "x")
+        };
+        assert!(check(&write).is_err());
+    }
+    let settings = |namespace: &'static str, name: &'static str| Request {
+        namespace,
+        ..request(&user, "watch", "configmaps", name)
+    };
+    assert_eq!(check(&settings("kube-system", "pointsman-node")), Ok(()));
+    assert!(check(&settings("default", "pointsman-node")).is_err());
+    assert!(check(&settings("kube-system", "pointsman-controllers")).is_err());
+}
+
+#[test]
+fn a_node_gets_tokens_of_its_own_pods() {
+    let user = node_user();
+    let bound = json!({"spec": {"boundObjectRef": {"kind": "Pod", "uid": "u"}}});
+    let unnamed = json!({"spec": {"boundObjectRef": {"kind": "Pod"}}});
+    assert_eq!(check_token(&user, &bound, Some(&pod_on("n1"))), Ok(()));
+    assert!(check_token(&user, &bound, Some(&pod_on("n2"))).is_err());
+    assert!(check_token(&user, &bound, Some(&pod_on(""))).is_err());
+    assert!(check_token(&user, &unnamed, Some(&pod_on("n1"))).is_err());
+    assert!(check_token(&user, &bound, None).is_err());
+    let nameless = User::new("kubelet", &[NODES]);
+    assert!(check_token(&nameless, &bound, Some(&pod_on("n1"))).is_err());
+    let admin = User::new("admin", &["system:masters"]);
+    assert_eq!(check_token(&admin, &json!({}), None), Ok(()));
 }
