@@ -101,6 +101,18 @@ impl Identities {
         })
     }
 
+    /// The authorities whose client certificates are believed.
+    pub fn client_authorities(&self) -> Result<String, StartError> {
+        let own = self.data_dir.join("pki/ca.crt");
+        let read = |path: &PathBuf| {
+            std::fs::read_to_string(path).map_err(|source| StartError::File {
+                path: path.clone(),
+                source,
+            })
+        };
+        std::iter::once(&own).chain(&self.client_ca_file).map(read).collect()
+    }
+
     fn write(&self) -> Result<(TlsFiles, PathBuf), StartError> {
         let now = SystemTime::now();
         let pki = Pki::open(&self.data_dir.join("pki"), now)?;

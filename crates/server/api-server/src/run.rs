@@ -187,6 +187,9 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
     bootstrap::run(&server, Some(advertised))
         .await
         .map_err(StartError::Bootstrap)?;
+    bootstrap::publish_client_authorities(&server, &identities.client_authorities()?)
+        .await
+        .map_err(StartError::Bootstrap)?;
     accounts::equip_all(&server)
         .await
         .map_err(StartError::Bootstrap)?;

@@ -339,6 +339,7 @@ fn proxy_rules() -> Vec<Value> {
         rule(&[""], &["services", "endpoints"], LIST_WATCH),
         rule(&[""], &["nodes"], READ),
         rule(&[DISCOVERY], &["endpointslices"], LIST_WATCH),
+        rule(&["networking.k8s.io"], &["servicecidrs"], LIST_WATCH),
         events(),
     ];
     rules.extend(delegation());
