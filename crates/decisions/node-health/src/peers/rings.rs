@@ -72,8 +72,9 @@ impl Rings {
     /// Who asks about this node: in every ring the nearest before it that does not already ask.
     pub fn observers(&self, name: &str) -> Observers {
         let mut all: Vec<Text> = Vec::with_capacity(RINGS);
+        let name = Text::from(name);
         for (index, ring) in self.rings.iter().enumerate() {
-            let own = (place(index, name), Text::from(name));
+            let own = (place(index, &name), name.clone());
             let before = ring.range(..&own).rev();
             let around = ring.range((Excluded(&own), Unbounded)).rev();
             let free = |text: &&Text| !all.contains(*text);

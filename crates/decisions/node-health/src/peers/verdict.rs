@@ -6,20 +6,21 @@
 //!
 //! - only observers speak, and only about the nodes they are to ask;
 //! - a Lease that was not renewed for a while says nothing;
-//! - an observer that reaches less than half of the others it asks is cut off itself, and accuses nobody;
+//! - an observer that reaches less than half of the others it asks, or did a moment ago, is cut off itself and
+//!   accuses nobody;
 //! - an observer that seems gone speaks for nobody until it writes its Lease again: it may have died with
 //!   the node that its last Lease calls reachable.
 //!
 //! The verdict follows from the opinions as they are now. Nothing is remembered but which observers have
-//! written since they seem gone, and that a zone was over its limit a moment ago, so a node is back as soon
-//! as most of its observers say so. Work follows the number of accused nodes, not of nodes.
+//! written since they seem gone, and who was cut off and which zone over its limit a moment ago, so a node is
+//! back as soon as most of its observers say so. Work follows the number of accused nodes, not of nodes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use pointsman_model::Text;
 
-use super::rings::{Observers, Rings};
+use super::rings::{Observers, RINGS, Rings};
 
 /// So many accusers it takes at least.
 pub const ACCUSERS: usize = 2;
@@ -33,7 +34,8 @@ pub struct Limits {
     pub zone_share: f64,
     /// Less than this share of all nodes may be withdrawn.
     pub cluster_share: f64,
-    /// After more seemed gone than may be withdrawn, nothing is withdrawn for this long.
+    /// After more seemed gone than may be withdrawn, nothing is withdrawn for this long; and who was cut off
+    /// accuses nobody for this long.
     pub hold: Duration,
 }
 
@@ -153,9 +155,10 @@ pub struct Reachability {
     speakers: HashMap<Text, Speaker>,
     /// Who says of a node that it is unreachable, asked or not.
     accusers: BTreeMap<Text, BTreeSet<Text>>,
-    /// Observers and peers of the nodes that matter, until a node comes or goes.
+    /// Observers of the nodes that matter, until a node comes or goes.
     observers: HashMap<Text, Observers>,
-    peers: HashMap<Text, Vec<Text>>,
+    /// Observers that were cut off, and until when they accuse nobody.
+    cut_off: HashMap<Text, Duration>,
     /// Nodes that seem gone, with the renewals of their own Lease when they first did.
     gone: BTreeMap<Text, u64>,
     /// Zones, and the cluster as `None`, that were over their limit, and until when nothing is withdrawn there.
@@ -182,7 +185,7 @@ impl Reachability {
             Some(before) => self.leave_zone(&before),
             None => {
                 self.rings.insert(name);
-                self.tasks_changed();
+                self.observers.clear();
             }
         }
         *self.zones.entry(zone.clone()).or_default() += 1;
@@ -193,7 +196,7 @@ impl Reachability {
         if let Some(zone) = self.nodes.remove(name) {
             self.leave_zone(&zone);
             self.rings.remove(name);
-            self.tasks_changed();
+            self.observers.clear();
             self.changed = true;
         }
     }
@@ -205,11 +208,6 @@ impl Reachability {
                 self.zones.remove(zone);
             }
         }
-    }
-
-    fn tasks_changed(&mut self) {
-        self.observers.clear();
-        self.peers.clear();
     }
 
     /// Takes in whom a node says it does not reach; every call is a sign of life of the node.
@@ -316,7 +314,8 @@ impl Reachability {
     ///
     /// Nodes that seem gone no longer speak for others, of which more may seem gone then, until no more do.
     fn count(&mut self, now: Duration) -> (HashMap<Text, Votes>, BTreeMap<Text, u64>) {
-        self.learn_tasks();
+        self.learn_observers();
+        self.find_cut_off(now);
         let mut open: Vec<Text> = self.accusers.keys().cloned().collect();
         open.retain(|node| self.nodes.contains_key(node));
         let (mut votes, mut gone) = (HashMap::new(), BTreeMap::new());
@@ -350,17 +349,30 @@ impl Reachability {
         }
     }
 
-    /// Who asks about accused nodes, and whom these askers ask besides.
-    fn learn_tasks(&mut self) {
+    fn learn_observers(&mut self) {
         for node in self.accusers.keys() {
             if self.nodes.contains_key(node) && !self.observers.contains_key(node) {
-                let observers = self.rings.observers(node);
-                for observer in observers.all() {
-                    let peers = || self.rings.peers(observer);
-                    self.peers.entry(observer.clone()).or_insert_with(peers);
-                }
-                self.observers.insert(node.clone(), observers);
+                self.observers.insert(node.clone(), self.rings.observers(node));
             }
+        }
+    }
+
+    /// Looks for observers that reach less than half of those they ask, apart from any one of them: a node that
+    /// is gone must not cut off who says so.
+    fn find_cut_off(&mut self, now: Duration) {
+        let mut lost: HashMap<&Text, usize> = HashMap::new();
+        for (node, accusers) in &self.accusers {
+            let observers = self.observers.get(node).map_or(&[][..], Observers::all);
+            for observer in observers.iter().filter(|observer| accusers.contains(*observer)) {
+                *lost.entry(observer).or_default() += 1;
+            }
+        }
+        let others = RINGS.min(self.nodes.len().saturating_sub(1)).saturating_sub(1);
+        let cut_off = lost.into_iter().filter(|(_, lost)| (lost - 1) * 2 > others);
+        let cut_off: Vec<Text> = cut_off.map(|(observer, _)| observer.clone()).collect();
+        self.cut_off.retain(|_, until| now < *until);
+        for observer in cut_off {
+            self.cut_off.insert(observer, now + self.limits.hold);
         }
     }
 
@@ -385,21 +397,11 @@ impl Reachability {
                 if !silent.contains(observer) {
                     half.reach.push(observer.clone());
                 }
-            } else if !self.cut_off(observer, speaker, node) {
+            } else if !self.cut_off.contains_key(observer) {
                 half.accuse.push(observer.clone());
             }
         }
         half
-    }
-
-    /// Whether an observer reaches less than half of those it asks, apart from this node.
-    fn cut_off(&self, observer: &Text, speaker: &Speaker, node: &Text) -> bool {
-        let others = self.peers[observer].iter().filter(|peer| *peer != node);
-        let lost = others
-            .clone()
-            .filter(|peer| speaker.accused.contains(peer))
-            .count();
-        lost * 2 > others.count()
     }
 
     /// Looks where more seems gone, or is about to, than may be withdrawn.
@@ -430,7 +432,7 @@ impl Reachability {
             .flat_map(|observers| observers.all())
             .filter_map(|observer| self.speakers.get(observer))
             .map(|speaker| speaker.at + self.limits.fresh + Duration::from_micros(1));
-        let ends = stale.chain(self.held.values().copied());
+        let ends = stale.chain(self.held.values().chain(self.cut_off.values()).copied());
         ends.filter(|at| *at > now).min()
     }
 }
