@@ -46,6 +46,28 @@ impl Default for Thresholds {
     }
 }
 
+impl Thresholds {
+    /// As patient as the latency profile is whose nodes report this often: a network that heartbeats are spared
+    /// on is one that loses and delays.
+    pub fn of_report_period(period: Duration) -> Self {
+        let scale = match period.as_secs() {
+            0..=10 => 1,
+            11..=20 => 2,
+            _ => 4,
+        };
+        let Self {
+            every,
+            urgent,
+            silence,
+        } = Self::default();
+        Self {
+            every: every * scale,
+            urgent: urgent * scale,
+            silence: silence * scale,
+        }
+    }
+}
+
 /// What one node knows of one peer.
 #[derive(Clone, Debug)]
 pub struct Suspicion {

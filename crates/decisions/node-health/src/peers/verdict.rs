@@ -34,9 +34,10 @@ pub struct Limits {
     pub zone_share: f64,
     /// Less than this share of all nodes may be withdrawn.
     pub cluster_share: f64,
-    /// After more seemed gone than may be withdrawn, nothing is withdrawn for this long; and who was cut off
-    /// accuses nobody for this long.
+    /// After more seemed gone than may be withdrawn, nothing is withdrawn for this long.
     pub hold: Duration,
+    /// An observer that was cut off accuses nobody for this long.
+    pub regain: Duration,
 }
 
 impl Default for Limits {
@@ -46,6 +47,7 @@ impl Default for Limits {
             zone_share: 0.5,
             cluster_share: 0.5,
             hold: Duration::from_secs(10),
+            regain: Duration::from_secs(2),
         }
     }
 }
@@ -197,6 +199,8 @@ impl Reachability {
             self.leave_zone(&zone);
             self.rings.remove(name);
             self.observers.clear();
+            // There is nothing to restore; a node of the same name is judged anew.
+            self.withdrawn.remove(name);
             self.changed = true;
         }
     }
@@ -372,7 +376,7 @@ impl Reachability {
         let cut_off: Vec<Text> = cut_off.map(|(observer, _)| observer.clone()).collect();
         self.cut_off.retain(|_, until| now < *until);
         for observer in cut_off {
-            self.cut_off.insert(observer, now + self.limits.hold);
+            self.cut_off.insert(observer, now + self.limits.regain);
         }
     }
 

@@ -10,6 +10,7 @@ pub const LIMITS: Limits = Limits {
     zone_share: 0.5,
     cluster_share: 0.5,
     hold: Duration::from_secs(5),
+    regain: Duration::from_secs(2),
 };
 
 /// What may happen next.
