@@ -200,6 +200,11 @@ sim-profiles: ## Simulate latency profiles and the ways between them (SEEDS=1200
 	$(CARGO) build --locked --release -p pointsman-sim
 	target/release/sim-profiles --seeds $(or $(SEEDS),120000)
 
+.PHONY: sim-peers
+sim-peers: ## Simulate nodes that ask each other whether they are there (SEEDS=100000)
+	$(CARGO) build --locked --release -p pointsman-sim
+	target/release/sim-peers --seeds $(or $(SEEDS),100000)
+
 .PHONY: bench-readiness
 bench-readiness: ## Measure the time from an application's change of mind to the API server's knowledge
 	$(BENCH) readiness

@@ -8,7 +8,7 @@ use clap::Args;
 use pointsman_api_client::Source;
 use pointsman_api_client::lease::Terms;
 use pointsman_controllers::nodes::{self, ranges::ClusterRange};
-use pointsman_controllers::{Config, Leadership, Loops, run as run_loops};
+use pointsman_controllers::{Config, Leadership, Loop, Loops, run as run_loops};
 use pointsman_latency_profile::rollout::Policy;
 use pointsman_model::{Feature, FeatureGates};
 use pointsman_node_health::Settings as HealthSettings;
@@ -52,6 +52,10 @@ pub struct Flags {
     /// Optional behaviours: EndpointSliceTerminatingCondition (on by default).
     #[arg(long, value_name = "A=true,B=false", default_value = "", value_parser = FeatureGates::parse)]
     pub feature_gates: FeatureGates,
+    /// Namespace of the Leases in which nodes say whom they reach [default: kube-node-lease with the loop
+    /// nodelifecycle, else none is read].
+    #[arg(long, value_name = "NAMESPACE")]
+    pub peer_lease_namespace: Option<String>,
     /// Most endpoints in one EndpointSlice, 1 to 1000.
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub max_endpoints_per_slice: usize,
@@ -195,6 +199,12 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
                 .map_err(|_| anyhow::anyhow!("--metrics-listen {text:?} is neither ADDR:PORT nor `off`"))?,
         ),
     };
+    // Who leaves nodes to another controller has kubelets, whose Leases say nothing of others.
+    let judges_nodes = flags.controllers.runs(Loop::NodeLifecycle);
+    let peer_leases = flags
+        .peer_lease_namespace
+        .or_else(|| judges_nodes.then(|| "kube-node-lease".to_owned()))
+        .filter(|_| flags.feature_gates.enabled(Feature::PeerReachability));
     Ok(Config {
         source: Source::from_flag(flags.kubeconfig),
         loops: flags.controllers,
@@ -207,6 +217,7 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
                 .feature_gates
                 .enabled(Feature::EndpointSliceTerminatingCondition),
         },
+        peer_leases,
         slice_pace: Pace {
             batch_period: flags.endpointslice_updates_batch_period,
             ..Pace::default()

@@ -234,6 +234,7 @@ async fn resolve(flags: Flags) -> anyhow::Result<Config> {
             url,
             bound: flags.gate_bound,
         }),
+        asks_peers: gates.enabled(Feature::PeerReachability),
         routes: flags.manage_routes,
         probes: probes(flags.sub_second_probes),
         reading: reading(&gates),

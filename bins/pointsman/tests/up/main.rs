@@ -10,6 +10,7 @@ mod harm;
 mod history;
 mod life;
 mod node_loss;
+mod peers;
 mod pods;
 mod pressure;
 mod profile;

@@ -9,15 +9,18 @@ pub enum Feature {
     EndpointSliceTerminatingCondition,
     /// Only chains of changed Services are given to `iptables-restore` (KEP-3453).
     MinimizeIPTablesRestore,
+    /// Nodes ask each other whether they are there, and traffic avoids those that others do not reach.
+    PeerReachability,
     /// Millisecond offsets in probes (KEP-3066).
     SubSecondProbes,
 }
 
 impl Feature {
     /// Every feature, for `--help` and for parsing.
-    pub const ALL: [Feature; 3] = [
+    pub const ALL: [Feature; 4] = [
         Feature::EndpointSliceTerminatingCondition,
         Feature::MinimizeIPTablesRestore,
+        Feature::PeerReachability,
         Feature::SubSecondProbes,
     ];
 
@@ -26,6 +29,7 @@ impl Feature {
         match self {
             Feature::EndpointSliceTerminatingCondition => "EndpointSliceTerminatingCondition",
             Feature::MinimizeIPTablesRestore => "MinimizeIPTablesRestore",
+            Feature::PeerReachability => "PeerReachability",
             Feature::SubSecondProbes => "SubSecondProbes",
         }
     }

@@ -6,6 +6,7 @@
 
 pub mod clock;
 pub mod gate;
+pub mod peers;
 pub mod relay;
 pub mod settings;
 pub mod watermark;

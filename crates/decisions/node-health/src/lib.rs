@@ -9,6 +9,7 @@ pub mod evict;
 pub mod monitor;
 pub mod node;
 pub mod pace;
+pub mod peers;
 pub mod settings;
 pub mod taint;
 pub mod zone;

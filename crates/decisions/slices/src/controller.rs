@@ -37,6 +37,8 @@ pub enum Event {
     Node(Arc<Node>),
     /// A node is gone.
     NodeGone(Text),
+    /// Nodes whose endpoints get no traffic from now on, or get it again.
+    Withdrawn(Vec<(Text, bool)>),
     /// The first lists are complete; nothing is handed out before.
     Listed,
 }
@@ -177,6 +179,13 @@ impl Controller {
             Event::NodeGone(name) => {
                 let change = self.index.remove_node(&name);
                 self.node_changed(change, now);
+            }
+            Event::Withdrawn(nodes) => {
+                for key in self.index.withdraw(&nodes) {
+                    self.triggers.service_changed(&key, now.moment);
+                    self.touch(&key, now.moment);
+                    self.queue.add(&key, now.tick);
+                }
             }
             Event::Listed => {
                 self.listed = true;

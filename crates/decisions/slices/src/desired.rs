@@ -24,6 +24,8 @@ pub(crate) struct Desired<'a> {
     pub conditions: EndpointConditions,
     pub hostname: Option<&'a Text>,
     pub zone: Option<&'a Text>,
+    /// On a node that others do not reach.
+    withdrawn: bool,
 }
 
 /// The endpoints of one family, and the pods that had to be left out for want of their node.
@@ -47,6 +49,7 @@ pub(crate) fn select<'a>(
     let mut resolved: HashMap<&[NamedPort], usize> = HashMap::new();
     let mut groups: Vec<(PortSet, Vec<Desired<'a>>)> = Vec::new();
     let mut last: Option<(&[NamedPort], usize)> = None;
+    let mut withdrawals = Withdrawals::default();
     for pod in pods {
         if !belongs(pod, service, family, settings) {
             continue;
@@ -64,13 +67,21 @@ pub(crate) fn select<'a>(
             }),
         };
         last = Some((&pod.named_ports, group));
+        let withdrawn = node.is_some_and(|node| node.withdrawn);
+        withdrawals.count(pod, withdrawn);
         groups[group].1.push(Desired {
             pod,
             family,
             conditions: conditions(pod, service.publish_not_ready, settings),
             hostname: hostname(pod, service),
             zone: node.and_then(|node| node.zone.as_ref()),
+            withdrawn,
         });
+    }
+    if withdrawals.apply(service) {
+        for endpoint in groups.iter_mut().flat_map(|(_, endpoints)| endpoints) {
+            endpoint.withdraw();
+        }
     }
     skipped.sort();
     let mut desired = DesiredFamily {
@@ -137,7 +148,36 @@ fn conditions(pod: &Pod, publish_not_ready: bool, settings: &Settings) -> Endpoi
     }
 }
 
+/// Whether a Service can do without its endpoints on nodes that others do not reach.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Withdrawals {
+    any: bool,
+    ready_elsewhere: bool,
+}
+
+impl Withdrawals {
+    pub fn count(&mut self, pod: &Pod, withdrawn: bool) {
+        self.any |= withdrawn;
+        self.ready_elsewhere |= !withdrawn && pod.is_ready() && !pod.is_terminating();
+    }
+
+    /// If all that is ready is on such nodes it stays: they may be the ones that can be reached after all. Who
+    /// asks for endpoints that are not ready gets these too.
+    pub fn apply(self, service: &Service) -> bool {
+        self.any && self.ready_elsewhere && !service.publish_not_ready
+    }
+}
+
 impl Desired<'_> {
+    /// Takes the endpoint out of use if its node is withdrawn. It does not serve either: proxies fall back on
+    /// endpoints that serve while they terminate, and nobody reaches this one.
+    fn withdraw(&mut self) {
+        if self.withdrawn {
+            self.conditions.ready = Some(false);
+            self.conditions.serving = self.conditions.serving.map(|_| false);
+        }
+    }
+
     /// Whether the endpoint counts for hints and for traffic.
     pub fn ready(&self) -> bool {
         self.conditions.ready == Some(true)

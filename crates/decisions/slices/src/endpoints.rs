@@ -8,15 +8,25 @@ use pointsman_objects::endpoints::{Address, CONTROLLER_NAME, Endpoints, MANAGED_
 use pointsman_objects::names::HEADLESS_LABEL;
 use pointsman_objects::{Pod, Service};
 
-use crate::desired::{PortSet, hostname, ports};
+use crate::desired::{PortSet, Withdrawals, hostname, ports};
+use crate::node::Nodes;
 
 /// Most addresses that one Endpoints object lists.
 pub const MAX_ADDRESSES: usize = 1000;
 /// What the Endpoints object of a Service should say; `None` when it is not ours to write.
-pub fn desired(service: &Service, pods: &[&Pod]) -> Option<Endpoints> {
+pub fn desired(service: &Service, pods: &[&Pod], nodes: &Nodes) -> Option<Endpoints> {
     if !service.wants_slices() {
         return None;
     }
+    let on_withdrawn = |pod: &Pod| {
+        let node = pod.node_name.as_ref().and_then(|name| nodes.get(name));
+        node.is_some_and(|node| node.withdrawn)
+    };
+    let mut withdrawals = Withdrawals::default();
+    for pod in pods.iter().filter(|pod| pod.has_endpoint()) {
+        withdrawals.count(pod, on_withdrawn(pod));
+    }
+    let avoid = withdrawals.apply(service);
     let mut by_ports: BTreeMap<PortSet, Subset> = BTreeMap::new();
     for pod in pods {
         let Some(address) = address(service, pod) else {
@@ -32,7 +42,8 @@ pub fn desired(service: &Service, pods: &[&Pod]) -> Option<Endpoints> {
             ports: ports.clone(),
             ..Subset::default()
         });
-        if service.publish_not_ready || pod.is_ready() {
+        let ready = pod.is_ready() && !(avoid && on_withdrawn(pod));
+        if service.publish_not_ready || ready {
             subset.addresses.insert(address);
         } else {
             subset.not_ready.insert(address);

@@ -206,8 +206,10 @@ impl Index {
 
     /// Takes in a node.
     pub fn apply_node(&mut self, node: &Node) -> NodeChange {
-        let facts = NodeFacts::of(node, &mut self.interner.texts);
+        let mut facts = NodeFacts::of(node, &mut self.interner.texts);
         let name = node.metadata.name.clone();
+        // What others say of it is not the node's own to change.
+        facts.withdrawn = self.nodes.get(&name).is_some_and(|known| known.withdrawn);
         let old = self.nodes.insert(name.clone(), facts);
         let new = &self.nodes[&name];
         if old.as_ref() == Some(new) {
@@ -218,7 +220,7 @@ impl Index {
         NodeChange {
             capacity: true,
             services: if moved {
-                self.services_on(&name)
+                self.services_on(|node| *node == *name)
             } else {
                 Vec::new()
             },
@@ -233,8 +235,26 @@ impl Index {
         self.zones = ZoneCapacity::from_nodes(self.nodes.values());
         NodeChange {
             capacity: true,
-            services: self.services_on(name),
+            services: self.services_on(|node| node == name),
         }
+    }
+
+    /// Withdraws nodes, or restores them; returns the Services with endpoints there.
+    pub fn withdraw(&mut self, nodes: &[(Text, bool)]) -> Vec<ServiceKey> {
+        let mut changed = HashSet::new();
+        for (name, withdrawn) in nodes {
+            if let Some(facts) = self.nodes.get_mut(name)
+                && std::mem::replace(&mut facts.withdrawn, *withdrawn) != *withdrawn
+            {
+                changed.insert(&**name);
+            }
+        }
+        self.services_on(|node| changed.contains(node))
+    }
+
+    /// What is known of all nodes.
+    pub fn nodes(&self) -> &Nodes {
+        &self.nodes
     }
 
     pub fn service(&self, key: &ServiceKey) -> Option<&Arc<Service>> {
@@ -303,14 +323,14 @@ impl Index {
             .sum()
     }
 
-    /// Nodes come, go and move rarely, so their pods are looked for rather than indexed.
-    fn services_on(&self, node: &str) -> Vec<ServiceKey> {
+    /// Nodes come, go, move and fail rarely, so their pods are looked for rather than indexed.
+    fn services_on(&self, wanted: impl Fn(&str) -> bool) -> Vec<ServiceKey> {
         let mut keys = HashSet::new();
         for (name, namespace) in &self.namespaces {
             let pods = namespace
                 .pods
                 .values()
-                .filter(|pod| pod.node_name.as_deref() == Some(node));
+                .filter(|pod| pod.node_name.as_deref().is_some_and(&wanted));
             for service in pods
                 .flat_map(|pod| namespace.groups.get(&pod.metadata.labels))
                 .flat_map(|group| &group.services)

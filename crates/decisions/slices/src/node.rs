@@ -14,6 +14,8 @@ pub struct NodeFacts {
     pub ready: bool,
     /// Does not count for hints.
     pub control_plane: bool,
+    /// Other nodes do not reach it: its endpoints get no traffic as long as there are others.
+    pub withdrawn: bool,
 }
 
 /// All nodes by name.
@@ -26,6 +28,7 @@ impl NodeFacts {
             cpu_millis: node.cpu_millis,
             ready: node.is_ready(),
             control_plane: node.is_control_plane(),
+            withdrawn: false,
         }
     }
 }

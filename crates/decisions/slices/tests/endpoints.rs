@@ -6,11 +6,12 @@ use common::*;
 use pointsman_model::Moment;
 use pointsman_objects::endpoints::Endpoints;
 use pointsman_objects::{Pod, Service};
+use pointsman_slices::Nodes;
 use pointsman_slices::endpoints::{MAX_ADDRESSES, desired};
 use serde_json::{Value, json};
 
 fn of(service: &Service, pods: &[Pod]) -> Endpoints {
-    desired(service, &pods.iter().collect::<Vec<_>>()).expect("ours to write")
+    desired(service, &pods.iter().collect::<Vec<_>>(), &Nodes::new()).expect("ours to write")
 }
 
 fn counts(endpoints: &Endpoints) -> Vec<(usize, usize)> {
@@ -136,6 +137,6 @@ fn external_and_selectorless_services_have_no_endpoints_of_ours() {
                 Value::Null
             }
         });
-        assert_eq!(desired(&service, &[]), None);
+        assert_eq!(desired(&service, &[], &Nodes::new()), None);
     }
 }

@@ -22,6 +22,9 @@ pub struct Config {
     pub guard: pointsman_guard::Settings,
     /// How slices are made.
     pub slices: Settings,
+    /// The namespace in which nodes' Leases say whom they reach, if endpoints on nodes that others do not reach are taken
+    /// out of use.
+    pub peer_leases: Option<String>,
     /// How changes of slices are merged and failures repeated.
     pub slice_pace: Pace,
     /// Services whose slices are written at the same time.

@@ -66,6 +66,7 @@ pub(crate) struct Context {
 #[derive(Clone)]
 pub(crate) struct Metrics {
     pub slices: endpoint_slices::Metrics,
+    pub reachability: endpoint_slices::ReachabilityMetrics,
     pub nodes: nodes::Metrics,
 }
 
@@ -81,6 +82,7 @@ fn register(registry: &Registry) -> (Gauge, Metrics) {
     ));
     let metrics = Metrics {
         slices: endpoint_slices::Metrics::new(registry),
+        reachability: endpoint_slices::ReachabilityMetrics::new(registry),
         nodes: nodes::Metrics::new(registry),
     };
     (leads, metrics)

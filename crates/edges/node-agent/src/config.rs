@@ -44,6 +44,8 @@ pub struct Config {
     pub refresh: Duration,
     /// The shutdown gate, if there is one.
     pub gate: Option<Gate>,
+    /// Whether the node asks others if they are there.
+    pub asks_peers: bool,
     /// Whether routes to other nodes' pods are kept.
     pub routes: bool,
     /// How probes run.

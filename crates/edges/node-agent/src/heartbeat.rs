@@ -14,6 +14,7 @@ use pointsman_model::duration;
 use pointsman_objects::Node;
 use pointsman_objects::lease::MicroTime;
 use pointsman_objects::names::REPORT_PERIOD_ANNOTATION;
+use pointsman_protocol::peers::ANNOTATION;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,6 +42,8 @@ pub(crate) struct Heart {
     pub(crate) trouble: watch::Receiver<Option<String>>,
     /// How often to look.
     pub(crate) frequency: watch::Receiver<Frequency>,
+    /// Whom we do not reach, as the Lease is to say it; nothing if we do not ask.
+    pub(crate) opinions: watch::Receiver<Option<String>>,
     /// The uid of our Node, once it is registered.
     pub(crate) uid: watch::Sender<Option<Arc<str>>>,
 }
@@ -182,7 +185,7 @@ impl Heart {
     }
 
     /// Keeps the node's Lease. Never returns by itself.
-    pub(crate) async fn keep_lease(self, duration: Duration) {
+    pub(crate) async fn keep_lease(mut self, duration: Duration) {
         let pause = duration / 4;
         let mut registered = self.uid.subscribe();
         if registered.wait_for(Option::is_some).await.is_err() {
@@ -192,7 +195,8 @@ impl Heart {
         loop {
             let began = Instant::now();
             for _ in 0..ATTEMPTS {
-                match self.renew(known.take(), duration).await {
+                let opinions = self.opinions.borrow_and_update().clone();
+                match self.renew(known.take(), opinions, duration).await {
                     Ok(lease) => {
                         self.metrics.heartbeats.with(&["lease", "success"]).inc();
                         known = Some(lease);
@@ -206,12 +210,22 @@ impl Heart {
                 }
             }
             let pause = pause.mul_f64(1.0 + JITTER * fastrand::f64());
-            tokio::time::sleep(pause.saturating_sub(began.elapsed())).await;
+            let asleep = tokio::time::sleep(pause.saturating_sub(began.elapsed()));
+            tokio::select! {
+                () = asleep => {}
+                // Without a task that asks there is nothing to wait for.
+                Ok(()) = self.opinions.changed() => {}
+            }
         }
     }
 
     /// Writes over the lease as last known, or as the API has it, or creates it.
-    async fn renew(&self, known: Option<Value>, duration: Duration) -> Result<Value, ApiError> {
+    async fn renew(
+        &self,
+        known: Option<Value>,
+        opinions: Option<String>,
+        duration: Duration,
+    ) -> Result<Value, ApiError> {
         let api = self.client.api(Resource::LEASES, Some(LEASES));
         let name = &self.identity.name;
         let known = match known {
@@ -235,6 +249,15 @@ impl Heart {
             }
         };
         lease["metadata"]["ownerReferences"] = owner;
+        // An opinion that nobody looks after any more must not be renewed with the lease.
+        if let Some(opinions) = opinions {
+            lease["metadata"]["annotations"][ANNOTATION] = opinions.into();
+        } else if let Some(annotations) = lease
+            .pointer_mut("/metadata/annotations")
+            .and_then(Value::as_object_mut)
+        {
+            annotations.remove(ANNOTATION);
+        }
         lease["spec"]["holderIdentity"] = name.as_str().into();
         lease["spec"]["leaseDurationSeconds"] = duration.as_secs().into();
         lease["spec"]["renewTime"] = json!(MicroTime(Timestamp::now()));

@@ -40,6 +40,7 @@ struct Operations {
 pub fn describe(registry: &Registry) {
     Metrics::new(registry);
     pointsman_probe_io::describe_metrics(registry);
+    pointsman_peers::Metrics::new(registry);
 }
 
 impl Operations {

@@ -16,6 +16,8 @@ use pointsman_api_client::events::Recorder;
 use pointsman_api_client::{ApiError, Client, ConnectError, Event, Resource, Scope, Watcher};
 use pointsman_fabric::Prefix;
 use pointsman_http::{Wildcard, bind};
+use pointsman_model::Text;
+use pointsman_node_health::peers::Thresholds;
 use pointsman_objects::pod_manifest::{PodManifest, Verbatim};
 use pointsman_objects::{ConfigMap, Node};
 use pointsman_pod_lifecycle::Settings;
@@ -24,7 +26,7 @@ use pointsman_protocol::settings;
 use pointsman_runtime::{AddressRange, Runtime, RuntimeError};
 use pointsman_telemetry::Registry;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
@@ -129,10 +131,10 @@ pub async fn run(
     start_heartbeats(
         &mut tasks,
         &config,
-        heart_client,
-        &client,
+        [heart_client, client.clone()],
         &runtime,
         metrics,
+        pointsman_peers::Metrics::new(&registry),
         recorder,
     );
     watch_pods(&mut tasks, &config, &client, inputs);
@@ -162,10 +164,10 @@ fn watch_pods(
 fn start_heartbeats(
     tasks: &mut JoinSet<()>,
     config: &Config,
-    heart_client: Client,
-    client: &Client,
+    [heart_client, client]: [Client; 2],
     runtime: &Arc<dyn Runtime>,
     metrics: Metrics,
+    peer_metrics: pointsman_peers::Metrics,
     events: Recorder,
 ) {
     let waiting = "no pod addresses yet: the Node has no spec.podCIDR";
@@ -173,6 +175,12 @@ fn start_heartbeats(
     let (trouble, troubled) = watch::channel(trouble);
     let (frequency, often) = watch::channel(config.frequency);
     let (pool, pooled) = watch::channel(String::new());
+    let (opinions, said) = watch::channel(None);
+    let (others, known) = watch::channel(pointsman_peers::Places::new());
+    if config.asks_peers {
+        let own = config.identity.name.as_str().into();
+        tasks.spawn(ask_peers(own, known, often.clone(), opinions, peer_metrics));
+    }
     let heart = Heart {
         client: heart_client,
         identity: Arc::new(config.identity.clone()),
@@ -180,6 +188,7 @@ fn start_heartbeats(
         metrics,
         trouble: troubled,
         frequency: often,
+        opinions: said,
         uid: watch::Sender::new(None),
     };
     if !config.pod_ranges.is_empty() {
@@ -195,6 +204,7 @@ fn start_heartbeats(
         runtime: runtime.clone(),
         trouble,
         pool,
+        others,
         events,
     };
     tasks.spawn(places.follow(client.clone()));
@@ -213,6 +223,8 @@ struct Places {
     runtime: Arc<dyn Runtime>,
     trouble: watch::Sender<Option<String>>,
     pool: watch::Sender<String>,
+    /// Where nodes can be asked whether they are there.
+    others: watch::Sender<pointsman_peers::Places>,
     events: Recorder,
 }
 
@@ -229,19 +241,37 @@ impl Places {
         loop {
             match nodes.next().await {
                 Event::Init => synced = false,
-                Event::Synced(_) => synced = true,
+                Event::Synced(_) => {
+                    synced = true;
+                    self.others.send_modify(|_| {});
+                }
                 Event::Applied { key, object, .. } => {
+                    self.placed(key.name(), pointsman_peers::place(&object), synced);
                     if key.name() == self.own {
                         self.see_own(&object, &mut ranges);
                     }
                     neighbours.see(key.name(), Some(&object));
                 }
-                Event::Deleted { key, .. } => neighbours.see(key.name(), None),
+                Event::Deleted { key, .. } => {
+                    self.placed(key.name(), None, synced);
+                    neighbours.see(key.name(), None);
+                }
             }
             if synced && keeps_routes {
                 neighbours.apply(&self.events);
             }
         }
+    }
+
+    /// Remembers where a node can be asked; nobody is asked before all nodes are known.
+    fn placed(&self, name: &str, place: Option<IpAddr>, synced: bool) {
+        self.others.send_if_modified(|places| {
+            let before = match place {
+                Some(place) => places.insert(name.into(), place),
+                None => places.remove(name),
+            };
+            synced && before != place
+        });
     }
 
     fn see_own(&self, node: &Node, ranges: &mut Vec<AddressRange>) {
@@ -257,6 +287,25 @@ impl Places {
         *ranges = now;
         self.trouble.send_replace(None);
     }
+}
+
+/// Asks this node's peers, as patiently as it reports.
+async fn ask_peers(
+    own: Text,
+    places: watch::Receiver<pointsman_peers::Places>,
+    mut frequency: watch::Receiver<Frequency>,
+    opinions: watch::Sender<Option<String>>,
+    metrics: pointsman_peers::Metrics,
+) {
+    let of = |frequency: &Frequency| Thresholds::of_report_period(frequency.update);
+    let (thresholds, patience) = watch::channel(of(&frequency.borrow_and_update()));
+    let asking = pointsman_peers::ask(own, places, patience, opinions, metrics);
+    let following = async {
+        while frequency.changed().await.is_ok() {
+            thresholds.send_replace(of(&frequency.borrow_and_update()));
+        }
+    };
+    tokio::join!(asking, following);
 }
 
 /// Follows the settings that all nodes share.

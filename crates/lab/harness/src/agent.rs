@@ -172,6 +172,7 @@ impl Cluster {
             pod_ranges: Vec::new(),
             frequency: Frequency::DEFAULT,
             own_report_period: None,
+            asks_peers: false,
             lease_duration: Duration::from_secs(40),
             refresh: Duration::from_millis(200),
             gate: self.gate.clone(),

@@ -2,15 +2,10 @@
 
 use anyhow::bail;
 use clap::Parser;
+use pointsman_sim::sweep::{sweep, threads};
 use pointsman_sim::{Report, run};
-use std::io::{IsTerminal, Write};
-use std::num::NonZero;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
+use std::io::Write;
 use std::time::Instant;
-
-/// Seeds that a thread takes at a time.
-const BATCH: u64 = 64;
 
 /// Simulates latency profiles and the ways between them.
 #[derive(Parser)]
@@ -42,7 +37,12 @@ fn main() -> anyhow::Result<()> {
         return Ok(());
     }
     let begin = Instant::now();
-    let report = run_all(flags.first, flags.seeds);
+    let seeds = flags.first..flags.first + flags.seeds;
+    let report = sweep(
+        seeds,
+        |report: &mut Report, seed| report.add(seed, &run(seed, false)),
+        Report::merge,
+    );
     writeln!(out, "{report}")?;
     writeln!(
         out,
@@ -60,44 +60,4 @@ fn main() -> anyhow::Result<()> {
         "every warning of the tables came true; no profile and no planned way harmed a node"
     )?;
     Ok(())
-}
-
-fn threads() -> usize {
-    thread::available_parallelism().map_or(1, NonZero::get)
-}
-
-fn run_all(first: u64, seeds: u64) -> Report {
-    let next = AtomicU64::new(0);
-    let work = |shows: bool| {
-        let mut report = Report::default();
-        loop {
-            let from = next.fetch_add(BATCH, Ordering::Relaxed);
-            if from >= seeds {
-                return report;
-            }
-            for seed in first + from..first + (from + BATCH).min(seeds) {
-                report.add(seed, &run(seed, false));
-            }
-            if shows {
-                let _ = write!(std::io::stderr(), "\r{from} of {seeds} seeds ");
-            }
-        }
-    };
-    let shows = std::io::stderr().is_terminal();
-    let mut total = Report::default();
-    thread::scope(|scope| {
-        let handles: Vec<_> = (0..threads())
-            .map(|index| {
-                let work = &work;
-                scope.spawn(move || work(shows && index == 0))
-            })
-            .collect();
-        for handle in handles {
-            total.merge(handle.join().expect("runs do not panic"));
-        }
-    });
-    if shows {
-        let _ = write!(std::io::stderr(), "\r");
-    }
-    total
 }

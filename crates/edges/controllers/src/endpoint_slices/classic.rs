@@ -136,7 +136,7 @@ impl Classic {
         let doomed = self.doomed.remove(key);
         let existing = self.existing.get(key);
         let wanted = index.inputs(key).and_then(|inputs| {
-            let wanted = desired(inputs.service, &inputs.pods)?;
+            let wanted = desired(inputs.service, &inputs.pods, index.nodes())?;
             Some((index.service(key)?.clone(), wanted))
         });
         let write = match (wanted, existing) {

@@ -6,21 +6,23 @@
 
 mod classic;
 mod metrics;
+mod reachability;
 mod send;
 
 use crate::loops::Loop;
 use crate::manager::Context;
-use crate::shared::Shared;
+use crate::shared::{NODE_LEASES, Shared, leases};
 use crate::writer::{Writers, sleep_until};
 use classic::Classic;
 use pointsman_api_client::events::{News, Recorder, Severity, Subject};
 use pointsman_api_client::{ApiError, Client, Event as Seen, ObjectKey, Resource, Scope, Watcher};
 use pointsman_model::{Moment, Text};
 use pointsman_objects::endpoints::Endpoints;
-use pointsman_objects::{Interner, Service};
+use pointsman_objects::{Interner, Lease, Service};
 use pointsman_slices::ServiceKey;
 use pointsman_slices::controller::{Controller, Event, Job, Now, Step};
 use pointsman_slices::queue::Pace;
+use reachability::Peers;
 use send::{Sent, send};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,12 +32,16 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 pub use metrics::Metrics;
+pub use reachability::Metrics as ReachabilityMetrics;
 
 /// Events that may wait for the owner.
 const INBOX: usize = 1024;
 /// How long a change waits at least before it is written to the classic Endpoints as well. The store commits one
 /// group of writes after the other, and the rules of every node wait for the slice, not for these.
 const AFTER_SLICES: Duration = Duration::from_millis(25);
+/// How long the first list of Leases is waited for. Without it nothing is withdrawn, but slices are written: a missing
+/// right to read Leases must not stop them.
+const LEASES_WAIT: Duration = Duration::from_secs(2);
 
 /// What the owner gets.
 enum Input {
@@ -44,6 +50,10 @@ enum Input {
     Endpoints(ObjectKey, Box<Endpoints>),
     /// An Endpoints object is gone.
     EndpointsGone(ObjectKey),
+    /// A Lease that may say whom a node reaches.
+    Lease(Arc<Lease>),
+    /// A node's Lease is gone.
+    LeaseGone(Text),
     /// A source's list is complete.
     Listed(Source),
 }
@@ -55,6 +65,7 @@ enum Source {
     Nodes,
     Slices,
     Endpoints,
+    Leases,
 }
 
 /// Runs until it is asked to stop; ends at once when dropped.
@@ -86,6 +97,7 @@ async fn work(
             }
             () = sleep_until(alarm) => {}
         }
+        owner.judge_nodes();
         owner.start_jobs();
     }
     drop(inbox);
@@ -144,6 +156,23 @@ fn watch(
         Seen::Deleted { key, .. } => Some(gone(&key, Event::SliceGone)),
         Seen::Synced(_) => Some(Input::Listed(Source::Slices)),
     }));
+    if let Some(namespace) = &context.config.peer_leases {
+        sources.insert(Source::Leases);
+        let opinions = |event: &Seen<Arc<Lease>>| match event {
+            Seen::Init => None,
+            Seen::Applied { object, .. } => Some(Input::Lease(Arc::clone(object))),
+            Seen::Deleted { key, .. } => Some(Input::LeaseGone(key.name().into())),
+            Seen::Synced(_) => Some(Input::Listed(Source::Leases)),
+        };
+        match namespace.as_str() {
+            NODE_LEASES => shared.leases.subscribe(sender.clone(), opinions),
+            other => {
+                let mut own = leases(client, other);
+                own.subscribe(sender.clone(), opinions);
+                tasks.spawn(own.run());
+            }
+        }
+    }
     if context.config.loops.runs(Loop::Endpoints) {
         sources.insert(Source::Endpoints);
         let endpoints = Watcher::new(client.clone(), Scope::all(Resource::ENDPOINTS));
@@ -171,6 +200,8 @@ struct Owner {
     /// Whether slices are written; without that their cache only serves the classic loop.
     writes_slices: bool,
     classic: Option<Classic>,
+    /// Nodes that others do not reach, if that counts.
+    peers: Option<Peers>,
     /// Sources whose first list is not complete.
     missing: BTreeSet<Source>,
     ready: tokio::sync::watch::Sender<bool>,
@@ -189,12 +220,17 @@ impl Owner {
             };
             Classic::new(context.client.clone(), pace, config.endpoint_writers)
         });
+        let recorder = context.recorder.clone();
+        let reachability = context.metrics.reachability.clone();
+        let peers = config.peer_leases.is_some();
+        let peers = peers.then(|| Peers::new(recorder, reachability));
         let mut metrics = context.metrics.slices;
         metrics.reset();
         Self {
             controller,
             writes_slices: config.loops.runs(Loop::EndpointSlices),
             classic,
+            peers,
             missing: sources,
             writers: Writers::new(config.slice_writers),
             client: context.client,
@@ -221,11 +257,22 @@ impl Owner {
                 if let Event::ServiceGone(key) = &event {
                     self.metrics.forget(key);
                 }
-                let now = self.now();
-                self.controller.observe(event, now);
-                if let Some(classic) = &mut self.classic {
-                    let touched = self.controller.take_touched();
-                    classic.touched(self.controller.index(), touched, now);
+                match (&event, &mut self.peers) {
+                    (Event::Node(node), Some(peers)) => peers.node(node),
+                    (Event::NodeGone(name), Some(peers)) => peers.node_gone(name),
+                    _ => {}
+                }
+                self.observe(event);
+            }
+            Input::Lease(lease) => {
+                let now = self.start.elapsed();
+                if let Some(peers) = &mut self.peers {
+                    peers.lease(&lease, now);
+                }
+            }
+            Input::LeaseGone(name) => {
+                if let Some(peers) = &mut self.peers {
+                    peers.lease_gone(&name);
                 }
             }
             Input::Endpoints(key, endpoints) => {
@@ -248,6 +295,37 @@ impl Owner {
         }
     }
 
+    fn observe(&mut self, event: Event) {
+        let now = self.now();
+        self.controller.observe(event, now);
+        if let Some(classic) = &mut self.classic {
+            let touched = self.controller.take_touched();
+            classic.touched(self.controller.index(), touched, now);
+        }
+    }
+
+    /// Takes endpoints out of use, or back into it, by what nodes say of each other.
+    fn judge_nodes(&mut self) {
+        let now = self.start.elapsed();
+        if self.lacks_only_leases() && now >= LEASES_WAIT {
+            tracing::warn!(
+                "Leases cannot be listed: no node is withdrawn by what others say of it until they can"
+            );
+            self.take(Input::Listed(Source::Leases));
+        }
+        let listed = self.missing.is_empty();
+        if let Some(peers) = self.peers.as_mut().filter(|_| listed) {
+            let nodes = peers.decide(now);
+            if !nodes.is_empty() {
+                self.observe(Event::Withdrawn(nodes));
+            }
+        }
+    }
+
+    fn lacks_only_leases(&self) -> bool {
+        self.missing.iter().eq([&Source::Leases])
+    }
+
     fn all_listed(&mut self) {
         let now = self.now();
         let index = self.controller.index();
@@ -262,14 +340,19 @@ impl Owner {
 
     /// When a batch period or a wait after a failure is over.
     fn wake_at(&self) -> Option<Instant> {
+        if self.lacks_only_leases() {
+            return Some(self.start + LEASES_WAIT);
+        }
         let slices = self
             .controller
             .wake_at()
             .filter(|_| self.writes_slices && self.writers.has_room());
         let classic = self.classic.as_ref().and_then(Classic::wake_at);
+        let peers = self.peers.as_ref().and_then(Peers::wake_at);
         let first = slices
             .into_iter()
             .chain(classic)
+            .chain(peers)
             .min()
             .filter(|_| self.missing.is_empty());
         first.map(|tick| self.start + tick)

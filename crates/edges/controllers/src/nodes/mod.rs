@@ -24,21 +24,17 @@ use crate::writer::sleep_until;
 pub use metrics::Metrics;
 use owner::Owner;
 use pointsman_api_client::events::{News, Recorder, Severity, Subject};
-use pointsman_api_client::{Client, Event as Seen, ObjectKey, Reflector, Resource, Scope, Watcher};
+use pointsman_api_client::{Client, Event as Seen, ObjectKey, Scope, Watcher};
 use pointsman_node_health::{Renewal, Settings};
 use pointsman_objects::{ConfigMap, Lease, Node, Pod};
 use reporting::CONFIG_MAPS;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 /// Events that may wait for the owner.
 const INBOX: usize = 1024;
-
-/// Renewals of leases gather for this long; a verdict takes many times longer.
-const LEASES_GATHER: Duration = Duration::from_millis(100);
 
 /// Settings of the node loops.
 #[derive(Clone, Debug, Default)]
@@ -171,16 +167,9 @@ fn watch(
     }
     if wanted.lifecycle {
         sources.extend([Source::Leases, Source::Settings]);
-        let leases = Scope {
-            namespace: Some(write::LEASES.into()),
-            ..Scope::all(Resource::LEASES)
-        };
-        // Heartbeats are most of what comes.
-        let mut leases = Reflector::<Lease>::new(Watcher::new(client.clone(), leases)).gather(LEASES_GATHER);
         let renewals =
             |event: &Seen<Arc<Lease>>| input(event, Source::Leases, |lease| Input::Lease(Renewal::of(lease)));
-        leases.subscribe(sender.clone(), renewals);
-        tasks.spawn(leases.run());
+        shared.leases.subscribe(sender.clone(), renewals);
         let one = Scope {
             namespace: Some(settings::NAMESPACE.into()),
             ..Scope::all(CONFIG_MAPS).fields(&format!("metadata.name={}", settings::NAME))

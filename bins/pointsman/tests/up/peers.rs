@@ -1,0 +1,135 @@
+//! A node that others do not reach gets no traffic, and that is all that happens to it.
+//!
+//! `POINTSMAN_CUTS=100` repeats cut and freeze so many times and prints how long it took; docs/node-health.md
+//! has the figures.
+
+use crate::cluster::{Cluster, eventually, program};
+use crate::harm::{CutOff, Stopped};
+use crate::history::{History, Observer, assert_always_well, name};
+use jiff::Timestamp;
+use pointsman_api_client::Resource;
+use pointsman_testkit::require_netns;
+use serde_json::{Value, json};
+
+const SLICES: Resource = Resource::new("discovery.k8s.io", "v1", "endpointslices");
+const NODES: [&str; 3] = ["n1", "n2", "n3"];
+
+#[test]
+fn a_node_that_is_cut_off_gets_no_traffic_while_one_with_a_frozen_agent_does() {
+    require_netns!();
+    // Leases are renewed every two seconds, so that a test can wait for them.
+    let cluster = Cluster::start(&["--nodes=3", "--node-lease-duration-seconds=8"]);
+    let observer = Observer::of(&cluster);
+    let [nodes, leases, pods] =
+        [Resource::NODES, Resource::LEASES, Resource::PODS].map(|kind| observer.follow(kind));
+    let slices = observer.follow(SLICES);
+    run_pods(&cluster, &slices);
+    let cuts = std::env::var("POINTSMAN_CUTS").map_or(1, |text| text.parse().unwrap());
+    let mut times = Vec::new();
+    for round in 0..cuts {
+        let node = NODES[round % NODES.len()];
+        freeze(&cluster, node, &leases, &slices);
+        times.push(cut(&cluster, node, &slices));
+    }
+    report(times);
+    let reasons = |reason: &str| {
+        let field = format!("--field-selector=reason={reason}");
+        cluster.kubectl(&["get", "events", "--all-namespaces", &field, "-o", "name"])
+    };
+    for reason in ["TrafficWithdrawn", "TrafficRestored"] {
+        eventually("the votes are told on the node", || {
+            (!reasons(reason).trim().is_empty()).then_some(())
+        });
+    }
+    // Neither a condition nor a taint, and every pod is where it was.
+    assert_always_well(&nodes, &NODES);
+    for sight in pods.since(0) {
+        assert_eq!(sight.object["metadata"]["deletionTimestamp"], Value::Null);
+    }
+}
+
+fn run_pods(cluster: &Cluster, slices: &History) {
+    let labels = json!({ "app": "web" });
+    let mut items = vec![json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": { "name": "web" },
+        "spec": { "selector": labels, "ports": [{ "port": 80, "targetPort": 8080 }] },
+    })];
+    for node in NODES {
+        let container = json!({ "name": "web", "image": "host", "command": [program(), "serve-http"] });
+        items.push(json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": format!("pod-{node}"), "labels": labels },
+            "spec": { "nodeName": node, "containers": [container] },
+        }));
+    }
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
+    cluster.kubectl_with(&["create", "--validate=false", "-f", "-"], &list.to_string());
+    slices.first("all pods are ready", 0, |slice| {
+        NODES.iter().all(|node| is_ready(slice, node) == Some(true))
+    });
+}
+
+fn is_ready(slice: &Value, node: &str) -> Option<bool> {
+    let mut endpoints = slice["endpoints"].as_array()?.iter();
+    let endpoint = endpoints.find(|endpoint| endpoint["nodeName"] == *node)?;
+    endpoint["conditions"]["ready"].as_bool()
+}
+
+/// An agent that hangs answers nothing, but its node's kernel does, and its pods serve.
+fn freeze(cluster: &Cluster, node: &str, leases: &History, slices: &History) {
+    let before = slices.len();
+    let frozen = Stopped::agent(cluster, node);
+    let other = NODES.iter().find(|other| **other != node).unwrap();
+    // Two renewals of another node: far longer than a verdict takes.
+    let renewed = |lease: &Value| name(lease) == *other;
+    for _ in 0..2 {
+        leases.first("another node renews its lease", leases.len(), renewed);
+    }
+    drop(frozen);
+    for sight in slices.since(before) {
+        assert_ne!(is_ready(&sight.object, node), Some(false), "{:#}", sight.object);
+    }
+}
+
+/// Milliseconds from the cut to the slice that says so, and from the mending to the one that says that.
+fn cut(cluster: &Cluster, node: &str, slices: &History) -> [i128; 2] {
+    let since = |begin: Timestamp, at: Timestamp| at.duration_since(begin).as_millis();
+    let before = slices.len();
+    let begin = Timestamp::now();
+    let cut = CutOff::node(cluster, node);
+    let out = slices.first("the node's endpoint is out of use", before, |slice| {
+        is_ready(slice, node) == Some(false)
+    });
+    let others = NODES.iter().filter(|other| **other != node);
+    assert!(
+        others
+            .into_iter()
+            .all(|other| is_ready(&out.object, other) == Some(true)),
+        "{:#}",
+        out.object
+    );
+    let before = slices.len();
+    let mended = Timestamp::now();
+    drop(cut);
+    let back = slices.first("the node's endpoint is in use again", before, |slice| {
+        is_ready(slice, node) == Some(true)
+    });
+    [since(begin, out.at), since(mended, back.at)]
+}
+
+fn report(times: Vec<[i128; 2]>) {
+    for (index, what) in ["cut to out of the slice", "mended to back in the slice"]
+        .iter()
+        .enumerate()
+    {
+        let mut all: Vec<i128> = times.iter().map(|pair| pair[index]).collect();
+        all.sort_unstable();
+        let quantile = |share: f64| all[((all.len() as f64 * share).ceil() as usize).max(1) - 1];
+        println!(
+            "{what}: {} times, p50 {} ms, p99 {} ms, slowest {} ms",
+            all.len(),
+            quantile(0.5),
+            quantile(0.99),
+            quantile(1.0)
+        );
+    }
+}

@@ -1,0 +1,48 @@
+//! Whom does a node not reach?
+//!
+//! A node that asks others whether they are there says in an annotation of its own Lease whom it does not
+//! reach: names of Nodes, sorted, with commas between them. An empty text says that it reaches all it
+//! asks; a Lease without the annotation, such as a kubelet's, says nothing. It is written with the
+//! heartbeat, and besides only when it changes.
+
+/// The annotation, on Leases.
+pub const ANNOTATION: &str = "pointsman.io/unreachable-peers";
+
+/// The most names that are read. Nobody asks that many, so more are somebody's mistake.
+pub const MOST: usize = 64;
+
+/// The annotation's value.
+pub fn encode<'a>(unreachable: impl IntoIterator<Item = &'a str>) -> String {
+    let mut names: Vec<&str> = unreachable.into_iter().collect();
+    names.sort_unstable();
+    names.dedup();
+    names.join(",")
+}
+
+/// The names in it. Anything that is no name is some node's that does not exist.
+pub fn decode(text: &str) -> impl Iterator<Item = &str> {
+    let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+    names.take(MOST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_what_is_read(names in prop::collection::btree_set("[a-z0-9.-]{1,20}", 0..MOST)) {
+            let text = encode(names.iter().map(String::as_str));
+            let read: BTreeSet<String> = decode(&text).map(str::to_owned).collect();
+            prop_assert_eq!(&read, &names);
+            prop_assert_eq!(encode(read.iter().map(String::as_str)), text);
+        }
+
+        #[test]
+        fn any_text_is_a_bounded_number_of_names(text in any::<String>()) {
+            prop_assert!(decode(&text).count() <= MOST);
+        }
+    }
+}

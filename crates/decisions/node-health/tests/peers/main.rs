@@ -1,0 +1,6 @@
+//! What holds for nodes that others do not reach, whatever happens in which order?
+
+mod interleavings;
+mod laws;
+mod silence;
+mod world;
