@@ -127,7 +127,11 @@ impl History {
             self.spreads[part as usize].add(took, now);
         }
         let shorter = |other: &Change| latency(other) < latency(change);
-        let at = self.slowest.iter().position(shorter).unwrap_or(self.slowest.len());
+        let at = self
+            .slowest
+            .iter()
+            .position(shorter)
+            .unwrap_or(self.slowest.len());
         if at < SLOWEST {
             self.slowest.insert(at, change.clone());
             self.slowest.truncate(SLOWEST);
@@ -225,4 +229,4 @@ pub fn latency(change: &Change) -> Option<Duration> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -118,7 +118,11 @@ fn impact<'a>(fold: &'a Fold, behind: &[Lag<'a>], open: &[&'a Change], waiting: 
     let worst = behind.first()?;
     let programmer = fold.programmer(fold.id(worst.name)?)?;
     let lacks = |change: &&&Change| programmer.mark(change.what.resource) < change.what.revision;
-    let missing: Vec<&str> = open.iter().filter(lacks).map(|it| it.what.service.as_str()).collect();
+    let missing: Vec<&str> = open
+        .iter()
+        .filter(lacks)
+        .map(|it| it.what.service.as_str())
+        .collect();
     Some(Impact {
         worst: worst.clone(),
         nodes: behind.len(),

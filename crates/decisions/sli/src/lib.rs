@@ -7,6 +7,7 @@
 //! - [`fold`] folds the watermarks of all programmers: on how many is each change, who is behind;
 //! - [`judgement`] says of all that what is true now, in one value for everybody who shows it; [`history`] keeps what
 //!   was true in the last two hours, and [`spread`] where the time went;
+//!   [`sample`] chooses the changes that are worth a trace;
 //! - [`endpoints`] and [`gate`] decide when a pod under deletion may be stopped;
 //! - [`skew`] measures how far clocks are apart.
 
@@ -17,6 +18,7 @@ pub mod history;
 pub mod judgement;
 pub mod measure;
 pub mod pool;
+pub mod sample;
 pub mod skew;
 pub mod slo;
 pub mod source;

@@ -383,9 +383,15 @@ impl Fold {
             let who = (id, at, first[index(resource)]);
             // How long it took nobody knows who did not count meanwhile.
             let up_to = (0, committed.of(resource));
-            ring.rise(who, up_to, counted, |_| {}, |what, change| {
-                done.push((what, change.clone()));
-            });
+            ring.rise(
+                who,
+                up_to,
+                counted,
+                |_| {},
+                |what, change| {
+                    done.push((what, change.clone()));
+                },
+            );
             ring.restamp(counted, |what, change| done.push((what, change.clone())));
         }
     }

@@ -9,7 +9,7 @@ fn at(millis: i64) -> Moment {
 }
 
 /// A change that began at a moment and took so many milliseconds to the API, its slice, half and all kernels.
-fn change(revision: u64, began: i64, took: [i64; 4]) -> Change {
+pub(crate) fn change(revision: u64, began: i64, took: [i64; 4]) -> Change {
     let mut at_ms = began;
     let [api, written, half, all] = took.map(|part| {
         at_ms += part;
@@ -79,18 +79,28 @@ fn each_step_keeps_its_slowest_changes_and_two_hours_of_steps() {
     for step in 0..1000i64 {
         for n in 0..50 {
             let took = (n * 37) % 50;
-            history.done(&change(step as u64 * 100 + n as u64, step * 15_000, [1, 1, 1, took]), at(step * 15_000));
+            history.done(
+                &change(step as u64 * 100 + n as u64, step * 15_000, [1, 1, 1, took]),
+                at(step * 15_000),
+            );
         }
         history.step(at(step * 15_000), None);
     }
     assert_eq!(history.points().len(), POINTS);
     let last = history.points().last().unwrap();
     assert_eq!(last.changes, 50);
-    let slowest: Vec<u128> = last.slowest.iter().map(|it| latency(it).unwrap().as_millis()).collect();
+    let slowest: Vec<u128> = last
+        .slowest
+        .iter()
+        .map(|it| latency(it).unwrap().as_millis())
+        .collect();
     assert_eq!(slowest, [52, 51, 50, 49]);
     assert_eq!(history.slowest().count(), POINTS * SLOWEST);
     let spread = history.spread(Part::Api, at(999 * 15_000)).unwrap();
-    assert!(spread.p99 >= Duration::from_millis(1) && spread.p99 < Duration::from_micros(1200), "{spread:?}");
+    assert!(
+        spread.p99 >= Duration::from_millis(1) && spread.p99 < Duration::from_micros(1200),
+        "{spread:?}"
+    );
 }
 
 #[test]
@@ -104,7 +114,10 @@ fn an_incident_lasts_until_nobody_is_behind_and_keeps_its_worst() {
     let first: Vec<&Incident> = history.incidents().collect();
     assert_eq!(first.len(), 1);
     assert_eq!((first[0].from, first[0].to), (at(0), Some(at(3_000))));
-    assert_eq!((&*first[0].node, first[0].changes, first[0].services), ("n2", 7, 1));
+    assert_eq!(
+        (&*first[0].node, first[0].changes, first[0].services),
+        ("n2", 7, 1)
+    );
     // Soon again is the same incident; later is another.
     history.observe(Some(&impact("n2", 1)), at(5_000));
     history.observe(None, at(6_000));
@@ -164,7 +177,15 @@ fn each_node_knows_how_long_it_took_whatever_the_size_of_the_cluster() {
     let done = fold.drain_done();
     let (_, last) = done.last().unwrap();
     assert_eq!(last.last, Some(ids[7]), "who was last is known");
-    let p99 = |id| fold.programmer(id).unwrap().took.quantiles(at(900)).unwrap().p99.as_millis();
+    let p99 = |id| {
+        fold.programmer(id)
+            .unwrap()
+            .took
+            .quantiles(at(900))
+            .unwrap()
+            .p99
+            .as_millis()
+    };
     assert!((10..12).contains(&p99(ids[0])), "{}", p99(ids[0]));
     assert!((800..901).contains(&p99(ids[7])), "{}", p99(ids[7]));
 }
