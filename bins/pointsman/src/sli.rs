@@ -71,6 +71,13 @@ pub struct Flags {
     /// The longest wait of a shutdown gate, unless whoever asks says otherwise.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration::parse)]
     pub gate_bound: Duration,
+    /// Where each change is sent as an OpenTelemetry trace: the base URL of an OTLP/HTTP receiver, such as
+    /// http://otel-collector:4318. All changes that took longer than the objective are, and --trace-share of the others.
+    #[arg(long, value_name = "URL")]
+    pub otlp: Option<String>,
+    /// Which share of the changes that were not slow gets a trace, from 0 to 1.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.01, requires = "otlp")]
+    pub trace_share: f64,
     /// The objective: 99 % of changes within this time. Without it, it follows the number of programmers.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub objective: Option<Duration>,
@@ -98,6 +105,9 @@ fn config(mut flags: Flags) -> anyhow::Result<Config> {
     if flags.scrape_interval < Duration::from_millis(100) {
         bail!("--scrape-interval must be at least 100ms");
     }
+    if !(0.0..=1.0).contains(&flags.trace_share) {
+        bail!("--trace-share is a share from 0 to 1, not {}", flags.trace_share);
+    }
     let certificate = flags
         .programmer_client_certificate
         .zip(flags.programmer_client_key);
@@ -115,6 +125,8 @@ fn config(mut flags: Flags) -> anyhow::Result<Config> {
         programmer_credentials: certificate.or(flags.programmer_token_file.map(Credentials::Token)),
         scrape_interval: flags.scrape_interval,
         gate_bound: flags.gate_bound,
+        otlp: flags.otlp,
+        trace_share: flags.trace_share,
         objective: flags.objective,
         ..Config::new(Source::from_flag(flags.kubeconfig))
     })

@@ -140,6 +140,22 @@ impl Browser {
         self.command("goog/cdp/execute", body).await;
     }
 
+    /// Makes the window as wide as this.
+    pub async fn resize(&self, width: u32) {
+        let params = json!({ "width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": false });
+        let body = json!({ "cmd": "Emulation.setDeviceMetricsOverride", "params": params });
+        self.command("goog/cdp/execute", body).await;
+    }
+
+    /// What a promise in the page becomes.
+    pub async fn resolved(&self, promise: &str) -> Value {
+        let script = format!(
+            "const done = arguments[arguments.length - 1]; ({promise}).then(done, (it) => done(String(it)))"
+        );
+        self.command("execute/async", json!({ "script": script, "args": [] }))
+            .await
+    }
+
     /// A picture of the whole page, as base64 of a PNG.
     pub async fn picture(&self) -> String {
         let params = json!({ "captureBeyondViewport": true });

@@ -9,3 +9,4 @@ mod page;
 mod programmer;
 mod services;
 mod site;
+mod traces;

@@ -1,6 +1,7 @@
 //! Does the page tell a person, in a real browser, what is not everywhere yet and why?
 
 use base64::Engine;
+use futures::StreamExt;
 use pointsman_api_client::Resource;
 use serde_json::json;
 
@@ -10,6 +11,8 @@ use crate::site::Site;
 
 const TAB: &str = "\u{e004}";
 const SPACE: &str = " ";
+const END: &str = "\u{e010}";
+const ENTER: &str = "\u{e007}";
 
 /// Keeps a picture for the documentation when `POINTSMAN_SCREENSHOTS` names a directory.
 async fn keep(browser: &Browser, name: &str) {
@@ -57,6 +60,9 @@ async fn the_page_follows_live_and_names_the_node_that_is_late() {
     browser
         .until("document.getElementById('sentence').textContent.includes('n2')")
         .await;
+    browser
+        .until("document.getElementById('sentence').textContent.includes('one change of default/web missing there')")
+        .await;
     let late = browser
         .value("document.getElementById('lagging').innerText")
         .await;
@@ -69,9 +75,12 @@ async fn the_page_follows_live_and_names_the_node_that_is_late() {
         .value("document.querySelector('#waterfall tr[data-open]').innerText")
         .await;
     assert!(row.as_str().unwrap().contains("waits for n2"), "{row}");
+    let time = "/^\\d\\d:\\d\\d:\\d\\d$/.test(document.querySelector('#waterfall tbody time').textContent)";
+    assert_eq!(browser.value(time).await, true, "each change has its time");
     keep(&browser, "page-behind").await;
     browser.prefer("dark").await;
     keep(&browser, "page-behind-dark").await;
+    look_closer(&browser).await;
 
     two.commit(version);
     browser
@@ -81,6 +90,187 @@ async fn the_page_follows_live_and_names_the_node_that_is_late() {
         .until("!document.querySelector('#waterfall tr[data-open]')")
         .await;
     browser.close().await;
+}
+
+/// The page of a node and of a Service, filters in the URL, and a moment of the history.
+async fn look_closer(browser: &Browser) {
+    browser
+        .value("document.querySelector('#lagging a').click()")
+        .await;
+    browser
+        .until("location.search === '?node=n2' && document.body.dataset.focus === 'node'")
+        .await;
+    browser
+        .until("document.getElementById('focus').innerText.includes('1 change')")
+        .await;
+    browser
+        .until("document.getElementById('waterfall').innerText.includes('terminating')")
+        .await;
+    assert_eq!(
+        browser
+            .value("document.querySelectorAll('#waterfall tbody tr').length")
+            .await,
+        1,
+        "only what the node holds up"
+    );
+    keep(browser, "page-node").await;
+    browser.value("history.back()").await;
+    browser
+        .until("!document.body.dataset.focus && document.querySelectorAll('#waterfall tbody tr').length > 1")
+        .await;
+    browser
+        .value("document.querySelector('#waterfall tbody a').click()")
+        .await;
+    browser.until("document.body.dataset.focus === 'service'").await;
+    browser
+        .until("document.getElementById('focus').innerText.includes('default/a')")
+        .await;
+    // What is typed is in the URL, so that it can be sent to somebody.
+    let type_in = "(() => { const { kind } = document.getElementById('filters').elements; kind.value = 'ready'; \
+        kind.dispatchEvent(new Event('input', { bubbles: true })); })()";
+    browser.value(type_in).await;
+    browser
+        .until("location.search.includes('kind=ready') && location.search.includes('service=default%2Fweb')")
+        .await;
+    browser.until("[...document.querySelectorAll('#waterfall tbody tr')].every((it) => it.children[2].innerText.startsWith('ready'))").await;
+    browser.value("location.reload()").await;
+    browser.until("document.getElementById('filters').elements.kind.value === 'ready' && document.body.dataset.asked").await;
+    browser.value("document.getElementById('clear').click()").await;
+    browser
+        .until("!document.body.dataset.focus && location.search === '?'")
+        .await;
+    browser
+        .until("document.getElementById('chart').dataset.points > 0")
+        .await;
+    browser.value("document.getElementById('chart').focus()").await;
+    browser.press(&[END, ENTER]).await;
+    browser
+        .until("location.search.includes('from=') && document.body.dataset.asked.includes('from=')")
+        .await;
+    browser.until("document.activeElement.id === 'changes' && document.querySelectorAll('#waterfall tbody tr').length > 0").await;
+    browser.value("document.querySelector('h1 a').click()").await;
+    browser.until("!location.search.includes('from')").await;
+}
+
+/// Programmers without a kernel behind a relay; ends with the runtime of the test.
+async fn hollow(site: &Site, count: usize) -> String {
+    let (sender, listening) = tokio::sync::oneshot::channel();
+    let config = pointsman_hollow::Config {
+        source: site.config.source.clone(),
+        listen: "127.0.0.1:0".parse().unwrap(),
+        count,
+        pause: (
+            std::time::Duration::from_millis(1),
+            std::time::Duration::from_millis(15),
+        ),
+    };
+    tokio::spawn(pointsman_hollow::run(config, |address| {
+        let _ = sender.send(address);
+        Ok(())
+    }));
+    format!("http://{}", listening.await.unwrap())
+}
+
+async fn services(site: &Site, count: usize) {
+    let create = |n: usize| {
+        let service = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": format!("shop-{n:04}") },
+            "spec": { "ports": [{ "port": 80 }] } });
+        site.create(Resource::SERVICES, service)
+    };
+    let made = futures::stream::iter((0..count).map(create)).buffer_unordered(64);
+    assert_eq!(made.count().await, count);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_page_stays_short_and_quick_with_5000_nodes_and_2000_services() {
+    let mut site = Site::start(&[], |config| config.discover = false).await;
+    services(&site, 2000).await;
+    let relay = hollow(&site, 5000).await;
+    site.stop_collector().await;
+    site.config.relays = vec![relay];
+    site.collector = Some(pointsman_collector::start(site.config.clone()).await.unwrap());
+    site.until("all report", |state| {
+        (state["programmers"]["live"] == 5000).then_some(())
+    })
+    .await;
+    let (version, _) = site.endpoint("a").await;
+    let seen = |state: &serde_json::Value| {
+        let change = &state["changes"][0];
+        (change["revision"] == version && change["reached"] == 5000).then_some(())
+    };
+    site.until("a change is everywhere", seen).await;
+
+    let browser = Browser::start(1800, 1000).await;
+    let mut painted = f64::MAX;
+    for _ in 0..5 {
+        browser.open(&format!("http://{}/", site.address())).await;
+        browser.until("document.body.dataset.time && document.getElementById('services-rest').innerText.includes('1,9')").await;
+        let first = browser
+            .value("performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 1e9")
+            .await;
+        painted = painted.min(first.as_f64().unwrap());
+        if painted <= 500.0 {
+            break;
+        }
+    }
+    assert!(painted <= 500.0, "first paint after {painted} ms");
+    for (width, highest) in [(400, 7000), (1000, 3600), (1800, 2600)] {
+        browser.resize(width).await;
+        for scheme in ["light", "dark"] {
+            browser.prefer(scheme).await;
+            browser
+                .until("document.documentElement.scrollWidth <= innerWidth")
+                .await;
+            let height = browser.value("document.body.scrollHeight").await;
+            assert!(
+                height.as_u64() < Some(highest),
+                "{width} px wide and {height} px high"
+            );
+            keep(&browser, &format!("page-{width}-{scheme}")).await;
+        }
+        let cards = "getComputedStyle(document.querySelector('#waterfall tbody tr')).display === 'grid'";
+        assert_eq!(
+            browser.value(cards).await,
+            width < 600,
+            "rows are cards below 600 px"
+        );
+    }
+    an_hour_of_updates(&browser).await;
+    browser.close().await;
+}
+
+/// What an update costs, and what is left of a few hundred of them that all show other changes, Services and nodes.
+async fn an_hour_of_updates(browser: &Browser) {
+    let run = "(async () => {
+        const { show } = await import('/page.js');
+        const state = await (await fetch('/api/v1/state')).json();
+        const count = () => document.getElementsByTagName('*').length;
+        const took = [];
+        let before = 0;
+        for (let n = 0; n < 300; n++) {
+            const next = structuredClone(state);
+            next.time = new Date(Date.now() + n).toISOString();
+            next.changes = Array.from({ length: 60 }, (_, at) => ({ ...state.changes[0], id: `slices/${n * 7 + at}` }));
+            next.services.list.forEach((it, at) => { it.name = `default/shop-${n * 3 + at}`; });
+            next.programmers.list.forEach((it, at) => { it.name = `hollow-${n * 3 + at}`; it.lastSeenSeconds = n; });
+            const from = performance.now();
+            show(next);
+            document.body.getBoundingClientRect();
+            took.push(performance.now() - from);
+            if (n === 50) before = count();
+        }
+        took.sort((a, b) => a - b);
+        return { median: took[150], elements: [before, count()] };
+    })()";
+    let measured = browser.resolved(run).await;
+    let median = measured["median"]
+        .as_f64()
+        .unwrap_or_else(|| panic!("{measured}"));
+    assert!(median <= 20.0, "an update takes {median} ms of the main thread");
+    assert_eq!(
+        measured["elements"][0], measured["elements"][1],
+        "nothing stays behind"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -108,6 +298,14 @@ async fn the_page_works_offline_by_keyboard_and_for_screen_readers() {
             "[...document.images].every((it) => it.hasAttribute('alt'))",
         ),
         (
+            "what can be operated has a name",
+            "[...document.querySelectorAll('input, select')].every((it) => it.labels.length > 0)",
+        ),
+        (
+            "bars say in words what they show",
+            "[...document.querySelectorAll('.bar')].every((it) => it.getAttribute('aria-label').includes('everywhere'))",
+        ),
+        (
             "sections have a name",
             "[...document.querySelectorAll('main section:not(#summary)')].every((it) => it.ariaLabel || it.hasAttribute('aria-labelledby'))",
         ),
@@ -124,11 +322,13 @@ async fn the_page_works_offline_by_keyboard_and_for_screen_readers() {
         assert_eq!(browser.value(expression).await, true, "{what}");
     }
 
-    // The first stop leads past the heading, the next ones to what can be operated.
+    // The first stop leads past the heading to the changes, the next ones to what can be operated.
     browser.press(&[TAB]).await;
     browser
         .until("document.activeElement.classList.contains('skip')")
         .await;
+    browser.press(&[ENTER]).await;
+    browser.until("document.activeElement.id === 'changes'").await;
     browser.press(&[TAB]).await;
     browser.until("document.activeElement.id === 'hold'").await;
     browser.press(&[SPACE]).await;

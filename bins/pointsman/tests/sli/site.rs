@@ -141,7 +141,8 @@ pub async fn get_as(address: SocketAddr, host: &str, path: &str) -> std::io::Res
     ask(address, &request).await
 }
 
-async fn ask(address: SocketAddr, request: &str) -> std::io::Result<(u16, String)> {
+/// What a request is answered with: code and body.
+pub async fn ask(address: SocketAddr, request: &str) -> std::io::Result<(u16, String)> {
     let mut stream = TcpStream::connect(address).await?;
     stream.write_all(request.as_bytes()).await?;
     let mut answer = String::new();

@@ -49,6 +49,21 @@ pub struct Circumstances {
     pub waiting: usize,
 }
 
+/// What it means that programmers are behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Impact<'a> {
+    /// The one that has waited longest.
+    pub worst: Lag<'a>,
+    /// Programmers that are behind.
+    pub nodes: usize,
+    /// Changes that the worst one lacks.
+    pub changes: usize,
+    /// The Services (namespace/name) that these are of.
+    pub services: BTreeSet<&'a str>,
+    /// Pods that wait at shutdown gates.
+    pub waiting: usize,
+}
+
 #[derive(Clone, Debug)]
 pub struct Judgement<'a> {
     pub level: Level,
@@ -56,6 +71,8 @@ pub struct Judgement<'a> {
     pub behind: Vec<Lag<'a>>,
     /// Changes that are not everywhere.
     pub open: Vec<&'a Change>,
+    /// What is missing where; none if nobody is behind.
+    pub impact: Option<Impact<'a>>,
     /// What those that take long already add to the SLI.
     pub unfinished: Unfinished,
     names: BTreeSet<&'a str>,
@@ -89,11 +106,30 @@ pub fn judge<'a>(fold: &'a Fold, circumstances: Circumstances, now: Moment) -> J
     };
     Judgement {
         level,
+        impact: impact(fold, &behind, &open, circumstances.waiting),
         names: behind.iter().map(|lag| lag.name).collect(),
         behind,
         unfinished: unfinished(&open, now),
         open,
     }
+}
+
+fn impact<'a>(fold: &'a Fold, behind: &[Lag<'a>], open: &[&'a Change], waiting: usize) -> Option<Impact<'a>> {
+    let worst = behind.first()?;
+    let programmer = fold.programmer(fold.id(worst.name)?)?;
+    let lacks = |change: &&&Change| programmer.mark(change.what.resource) < change.what.revision;
+    let missing: Vec<&str> = open
+        .iter()
+        .filter(lacks)
+        .map(|it| it.what.service.as_str())
+        .collect();
+    Some(Impact {
+        worst: worst.clone(),
+        nodes: behind.len(),
+        changes: missing.len(),
+        services: missing.into_iter().collect(),
+        waiting,
+    })
 }
 
 /// Changes that take long count as if they ended now; in a moment, they count for more.

@@ -1,226 +1,219 @@
-// What is not everywhere yet, and why? One document comes in, the page shows it. No library.
+// What is not everywhere yet, where, and whom does it concern? One document comes in, the page shows it. No library.
+//
+// What is looked at is in the URL: `service`, `node`, `kind`, `slow`, `from` and `to`. The exact name of a Service or a node
+// opens its page.
 
-const $ = (id) => document.getElementById(id);
+import { history as showHistory, listen } from "./chart.js";
+import { $, clock, link, list, make, plural, row, say, set, span } from "./dom.js";
+import { cards, gates, lagging, listenToFolds, nodes, offset, profile, services, stages } from "./lists.js";
+import { found, waterfall } from "./waterfall.js";
 
-/** Milliseconds below a second, seconds above. */
-export function span(seconds) {
-  if (seconds === null || seconds === undefined) return "–";
-  if (seconds < 0.0095) return `${(seconds * 1000).toFixed(1)} ms`;
-  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
-  return seconds < 60 ? `${seconds.toFixed(1)} s` : `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
-}
+const FILTERS = ["service", "node", "kind", "slow", "from", "to"];
+const filters = $("filters");
 
-/** A figure whose true value lies between two bounds; the upper one is shown, as it is the safe one. */
-function estimate(value) {
-  if (!value) return "–";
-  return value.highSeconds === null ? `> ${span(value.lowSeconds)}` : span(value.highSeconds);
-}
+let state = null;
+let held = false;
+let query = new URLSearchParams();
+let asking = false;
+let askAgain = false;
+let seenHistory = null;
 
-/** An element with text and attributes; children may follow. Text never becomes markup. */
-function make(tag, attributes = {}, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value === null || value === undefined || value === false) continue;
-    if (name === "text") element.textContent = value;
-    else if (name === "style") Object.assign(element.style, value);
-    else element.setAttribute(name, value === true ? "" : value);
-  }
-  element.append(...children);
-  return element;
-}
-
-function say(id, text) {
-  const element = $(id);
-  // Screen readers announce changes, so nothing is written that is there already.
-  if (element.textContent !== text) element.textContent = text;
-}
-
-function plural(count, one, many) {
-  return `${count} ${count === 1 ? one : many}`;
-}
-
-function summary(state) {
+function summary() {
   $("summary").dataset.level = state.summary.level;
   const text = state.summary.text;
   say("sentence", text);
-  document.title = `${state.summary.level === "ok" ? "" : "● "}Pointsman: ${text}`;
+  document.title = `${state.summary.level === "ok" ? "" : "● "}${text} · Pointsman`;
 }
 
-function cards(state) {
-  const { sli, programmers, gates } = state;
-  for (const name of ["pooled", "exact"]) {
-    say(name, estimate(sli[name].p99));
-    $(name).dataset.verdict = sli[name].verdict;
+/** The kinds that there are, as they are met: the program may learn new ones. */
+function kinds(changes) {
+  const select = filters.elements.kind;
+  const known = new Set([...select.options].map((option) => option.value));
+  for (const kind of [...changes.map((change) => change.kind), query.get("kind")]) {
+    if (kind && !known.has(kind) && known.size < 40) { known.add(kind); select.append(make("option", { value: kind, text: kind })); }
   }
-  const pending = ({ unfinished }) => unfinished ? ` (${unfinished} unfinished)` : "";
-  say("pooled-note", `p99 of ${plural(sli.pooled.samples, "sample", "samples")}${pending(sli.pooled)}, objective ${span(sli.objectiveSeconds)}`);
-  say("exact-note", `p99 of ${plural(sli.exact.samples, "change", "changes")}${pending(sli.exact)}, median ${estimate(sli.exact.p50)}`);
-  const { live, silent: mute, stalled, unreachable, plain } = programmers;
-  say("coverage", `${live} of ${live + mute + stalled + unreachable + plain}`);
-  const states = [[mute, "silent"], [stalled, "stalled"], [unreachable, "unreachable"]].filter(([count]) => count);
-  const silent = states.map(([count, state]) => `${plural(count, "is", "are")} ${state}`).join(", ") || "all are heard";
-  say("coverage-note", `${silent}; coverage ${(sli.pooled.coverage * 100).toFixed(1)} %`);
-  say("waiting", String(gates.waitingTotal));
-  const last = gates.recent[0];
-  say("waiting-note", last ? `last one waited ${span(last.waitedSeconds)}: ${last.outcome}` : "none was asked for yet");
+  if (select.value !== (query.get("kind") ?? "")) select.value = query.get("kind") ?? "";
 }
 
-/** The 5-minute figure over the day, and the objective as a line. */
-function day(state) {
-  const { history, objectiveSeconds, day: today } = state.sli;
-  const points = history.filter(([, value]) => value && value.highSeconds !== null);
-  const minutes = `${plural(today.minutes.evaluated, "minute", "minutes")} measured, ${today.minutes.quiet} quiet`;
-  say("day-note", `${today.date}: ${today.verdict}, ${estimate(today.figure)}; ${minutes}`);
-  const figure = $("day");
-  if (points.length < 2) { figure.replaceChildren(); return; }
-  const times = points.map(([at]) => Date.parse(at));
-  const values = points.map(([, value]) => value.highSeconds);
-  const top = Math.max(objectiveSeconds, ...values) * 1.1;
-  const from = times[0], width = Math.max(1, times[times.length - 1] - from);
-  const x = (at) => ((at - from) / width) * 400;
-  const y = (value) => 60 - (value / top) * 58;
-  const line = values.map((value, index) => `${x(times[index]).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
-  const goal = y(objectiveSeconds).toFixed(1);
-  figure.setAttribute("aria-label", `SLI between ${span(Math.min(...values))} and ${span(Math.max(...values))}, objective ${span(objectiveSeconds)}`);
-  figure.innerHTML = `<svg viewBox="0 0 400 62" preserveAspectRatio="none" aria-hidden="true">
-    <line x1="0" x2="400" y1="${goal}" y2="${goal}" stroke="var(--behind)" stroke-dasharray="4 4"/>
-    <polyline points="${line}" fill="none" stroke="var(--kernel)" stroke-width="2" vector-effect="non-scaling-stroke"/></svg>`;
+function names() {
+  const options = (id, items) => list($(id), items, (item) => item.name, (item) => make("option", { value: item.name }), () => {});
+  options("service-names", state.services.list);
+  options("node-names", state.programmers.list);
 }
 
-function lagging(state) {
-  const list = state.lagging.map((lag) => make("li", {},
-    make("span", { class: "stage", text: lag.stage }),
-    make("strong", { text: lag.name }), ` ${lag.reason}`,
-    lag.problem ? make("span", { class: "small", text: ` (${lag.problem})` }) : ""));
-  if (!list.length) list.push(make("li", { class: "good", text: { ok: "None: what is known is in every kernel.", unknown: "Nothing is known yet." }[state.summary.level] ?? "None lacks a change for longer than 250 ms." }));
-  $("lagging").replaceChildren(...list);
-}
-
-/** The shared scale: so long that nine in ten changes fit; longer ones run off its end. */
-function scale(changes) {
-  const ends = changes.map((change) => change.allAfterSeconds ?? change.openSeconds).sort((a, b) => a - b);
-  const most = ends[Math.floor(ends.length * 0.9)] || 0.01;
-  return Math.max(most * 1.15, 0.005);
-}
-
-function bar(change, most) {
-  const at = (seconds) => `${Math.min(100, Math.max(0, (seconds / most) * 100))}%`;
-  const part = (kind, from, to) => to > from
-    ? make("i", { class: kind, style: { left: at(from), width: `calc(${at(to)} - ${at(from)})` } }) : "";
-  const api = change.apiAfterSeconds ?? 0;
-  const nodes = change.nodes.map((node) => make("b", { title: `${node.name}: ${span(node.afterSeconds)}`, style: { left: at(node.afterSeconds) } }));
-  // What is not everywhere lasts until now.
-  const last = change.allAfterSeconds ?? change.openSeconds;
-  return make("div", { class: "bar", "aria-hidden": "true" },
-    part("api", 0, api), part("slice", api, change.writtenAfterSeconds),
-    make("span", { class: "on", "data-open": change.allAfterSeconds === null, style: { left: at(change.writtenAfterSeconds), width: `calc(${at(last)} - ${at(change.writtenAfterSeconds)})` } }),
-    ...nodes);
-}
-
-/** How well the beginning of a change is known, where that is not exactly. */
-const DATED = { second: "its beginning is known to the second", watch: "counted from when it was seen" };
-
-function waterfall(state) {
-  const changes = state.changes.slice(0, 25);
-  const most = scale(changes);
-  say("axis-to", span(most));
-  const rows = changes.map((change) => {
-    const open = change.allAfterSeconds === null;
-    const behind = open && change.behind.length ? `waits for ${change.behind.join(", ")}` : "";
-    return make("tr", { "data-open": open, "data-id": change.id },
-      make("th", { scope: "row", text: change.service }),
-      make("td", {}, change.kind, change.pod ? make("div", { class: "small", text: change.pod }) : "",
-        DATED[change.dated] ? make("div", { class: "small", text: DATED[change.dated] }) : ""),
-      make("td", {}, bar(change, most)),
-      make("td", {}, `${change.reached} of ${change.of}`, behind ? make("div", { class: "small bad", text: behind }) : ""),
-      make("td", { class: "number" }, open ? `not yet, ${span(change.openSeconds)}` : span(change.allAfterSeconds),
-        change.halfAfterSeconds === null ? "" : make("div", { class: "small", text: `half ${span(change.halfAfterSeconds)}` })));
-  });
-  if (!rows.length) rows.push(make("tr", {}, make("td", { colspan: "5", text: "No change has been seen yet." })));
-  document.querySelector("#waterfall tbody").replaceChildren(...rows);
-}
-
-function services(state) {
-  const rows = state.services.list.map((service) => make("tr", { "data-service": service.name },
-    make("th", { scope: "row" }, service.name, make("div", { class: "small", text: [service.type, service.clusterIP].filter(Boolean).join(" ") })),
-    make("td", { class: "number", text: service.ready }),
-    make("td", { class: service.notReady ? "number bad" : "number", text: service.notReady }),
-    make("td", { class: "number", text: service.servingTerminating }),
-    make("td", { class: "number", text: service.terminating }),
-    make("td", { class: service.everywhere ? "good" : "bad", text: service.everywhere ? "yes" : "not yet" })));
-  document.querySelector("#services tbody").replaceChildren(...rows);
-  const hidden = state.services.total - state.services.list.length;
-  say("services-note", hidden > 0 ? `and ${hidden} more` : "");
-}
-
-function nodes(state) {
-  const rows = state.programmers.list.map((node) => make("tr", { "data-node": node.name },
-    make("th", { scope: "row", text: node.name }),
-    make("td", {}, make("span", { class: node.behind || node.state !== "live" ? "bad" : "good", text: node.behind && node.state === "live" ? "behind" : node.state }),
-      node.problem ? make("div", { class: "small", text: node.problem }) : "",
-      node.faults ? make("div", { class: "small bad", text: `${plural(node.faults, "fault", "faults")}, last: ${node.lastFault}` }) : ""),
-    make("td", { class: "number", text: node.watermark.endpointSlices }),
-    make("td", { class: "number", text: `${span(node.lastSeenSeconds)} ago` }),
-    make("td", { class: "number", text: node.clockAheadSeconds === null ? "–"
-      : `${(node.clockAheadSeconds * 1000).toFixed(1)} ± ${(node.clockErrorSeconds * 1000).toFixed(1)} ms` })));
-  for (const name of state.programmers.plainNames) {
-    rows.push(make("tr", { "data-node": name }, make("th", { scope: "row", text: name }),
-      make("td", { colspan: "4", text: "tells latencies but no watermark" })));
-  }
-  document.querySelector("#nodes tbody").replaceChildren(...rows);
-}
-
-function gates(state) {
-  const waiting = state.gates.waiting.map((gate) => make("li", {},
-    make("span", { class: "stage wait", text: "waits" }), make("strong", { text: gate.about }),
-    ` ${gate.reason}, ${span(gate.waitedSeconds)} of at most ${span(gate.boundSeconds)}`,
-    gate.behind.length ? make("span", { class: "bad", text: `: ${gate.behind.join(", ")}` }) : ""));
-  const recent = state.gates.recent.slice(0, 6).map((gate) => make("li", {},
-    make("span", { class: gate.outcome === "bound" ? "stage" : "stage done", text: gate.outcome }), gate.about,
-    make("span", { class: "small", text: ` after ${span(gate.waitedSeconds)}` }),
-    gate.behind.length ? make("span", { class: "small bad", text: ` without ${gate.behind.join(", ")}` }) : ""));
-  const all = [...waiting, ...recent];
-  if (!all.length) all.push(make("li", { class: "small", text: "No pod has been stopped yet." }));
-  $("gates").replaceChildren(...all);
-}
-
-function profile(state) {
-  const { profile } = state;
-  if (!profile) { $("profile").replaceChildren(make("p", { class: "small", text: "No profile is set: the defaults are in force." })); return; }
-  const rows = profile.conditions.map((condition) => make("li", {},
-    make("span", { class: condition.type.endsWith("Degraded") && condition.status === "True" ? "stage" : condition.status === "True" ? "stage done" : "stage wait", text: condition.status }),
-    make("strong", { text: condition.type }), ` ${condition.reason}`,
-    make("div", { class: "small", text: condition.message })));
-  $("profile").replaceChildren(make("p", {}, "Wanted: ", make("strong", { text: profile.name || "Default" })), make("ul", { class: "plain" }, ...rows));
-}
-
-let held = false;
-let waitingState = null;
-
-export function show(state) {
-  if (held) { waitingState = state; return; }
-  for (const part of [summary, cards, day, lagging, waterfall, services, nodes, gates, profile]) part(state);
+/** Shows a state; what is shown of it depends on the URL. */
+export function show(next) {
+  if (next) state = next;
+  if (held || !state) return;
+  const filtered = [...query.keys()].length > 0;
+  summary();
+  for (const part of [cards, lagging, stages, services, nodes, gates, profile]) part(state);
+  names();
+  kinds(state.changes);
+  if (!filtered) {
+    say("changes-note", "");
+    waterfall(state.changes, state.sli.objectiveSeconds, "No change has been seen yet.");
+  } else ask();
+  if (!document.body.dataset.focus && state.sli.historyTime !== seenHistory) past();
   document.body.dataset.time = state.time;
+}
+
+async function past() {
+  seenHistory = state.sli.historyTime;
+  const answer = await fetch("api/v1/history");
+  if (answer.ok) showHistory(await answer.json(), choose);
+}
+
+async function read(path) {
+  const answer = await fetch(path);
+  return answer.ok ? answer.json() : null;
+}
+
+/** What the URL asks for: changes, and the Service or node that it names. One question at a time. */
+async function ask() {
+  if (asking) { askAgain = true; return; }
+  asking = true;
+  try {
+    const service = query.get("service"), node = query.get("node");
+    const path = (name) => name.split("/").map(encodeURIComponent).join("/");
+    const [changes, one, other] = await Promise.all([
+      read(`api/v1/changes?${query}`),
+      service?.includes("/") ? read(`api/v1/services/${path(service)}`) : null,
+      node ? read(`api/v1/nodes/${path(node)}`) : null]);
+    focus(one, other);
+    if (changes) {
+      say("changes-note", found(changes.matched));
+      kinds(changes.changes);
+      waterfall(changes.changes, state.sli.objectiveSeconds, "No change fits. Those of the last minutes are kept, and the slowest of the last two hours.");
+    }
+    document.body.dataset.asked = String(query);
+  } finally {
+    asking = false;
+    if (askAgain) { askAgain = false; ask(); }
+  }
+}
+
+/** The page of a Service or a node, above its changes. */
+function focus(service, node) {
+  const kind = service ? "service" : node ? "node" : null;
+  if (kind) document.body.dataset.focus = kind; else delete document.body.dataset.focus;
+  $("focus").hidden = !kind;
+  if (!kind) return;
+  const it = service ?? node;
+  say("focus-title", `${service ? "Service" : "Node"} ${it.name}`);
+  const facts = service ? [
+    ["Type", [it.type, it.clusterIP].filter(Boolean).join(" ")],
+    ["Endpoints", `${it.ready} ready, ${it.notReady} not ready, ${it.servingTerminating} draining, ${it.terminating} ending`],
+    ["Everywhere", it.everywhere ? "yes" : "not yet", it.everywhere ? "good" : "bad"],
+    ["Trouble", it.trouble ?? "none", it.trouble ? "bad" : "good"],
+    ["Selector", it.selector ?? "none"],
+  ] : [
+    ["State", it.behind && it.state === "live" ? "behind" : it.state, it.behind || it.state !== "live" ? "bad" : "good"],
+    ["Why", it.reason ?? it.problem ?? "nothing is missing"],
+    ["Missing", plural(it.missing, "change", "changes"), it.missing ? "bad" : "good"],
+    ["Slice to kernel", it.took ? `p50 ${span(it.took.p50Seconds)}, p99 ${span(it.took.p99Seconds)} of ${plural(it.took.count, "change", "changes")}` : "nothing in the last minutes"],
+    ["Last report", `${span(it.lastSeenSeconds)} ago`],
+    ["Clock", offset(it)],
+    ["Slices up to", String(it.watermark.endpointSlices)],
+    ["Services up to", String(it.watermark.services)],
+    ["Asked at", it.url ?? "through a relay"],
+  ];
+  list($("focus-facts"), facts, ([name]) => name, ([name]) => make("div", {}, make("dt", { text: name }), make("dd")), (line, [, text, tone]) => {
+    say(line.lastElementChild, text);
+    set(line.lastElementChild, { class: tone });
+  });
+  endpoints(service?.endpoints ?? []);
+}
+
+function endpoints(items) {
+  const host = $("focus-list");
+  if (!host.firstElementChild) {
+    const head = (text) => make("th", { scope: "col", text });
+    host.append(make("table", { role: "table" }, make("thead", {}, make("tr", {}, head("Pod"), head("Node"), head("State"))), make("tbody")));
+  }
+  host.hidden = !items.length;
+  list(host.querySelector("tbody"), items, (it) => `${it.pod} ${it.node}`, (it) => {
+    const line = row({ label: "Pod", head: true }, { label: "Node" }, { label: "State" });
+    line.children[0].textContent = it.pod;
+    if (it.node) line.children[1].append(link("node", it.node));
+    return line;
+  }, (line, it) => {
+    const text = it.terminating ? (it.serving ? "draining" : "ending") : it.ready ? "ready" : "not ready";
+    say(line.children[2], text);
+    set(line.children[2], { class: it.ready ? "good" : it.terminating ? "" : "bad" });
+  });
+}
+
+/** Reads the URL into the form, and looks. */
+function look() {
+  const given = new URLSearchParams(location.search);
+  query = new URLSearchParams(FILTERS.filter((name) => given.get(name)).map((name) => [name, given.get(name)]));
+  for (const name of ["service", "node"]) {
+    if (document.activeElement !== filters.elements[name]) filters.elements[name].value = query.get(name) ?? "";
+  }
+  filters.elements.slow.checked = query.get("slow") === "true";
+  const filtered = [...query.keys()].length > 0;
+  $("clear").hidden = !filtered;
+  $("period").hidden = !query.get("from");
+  if (query.get("from")) say("period", `${clock(query.get("from"))} to ${clock(query.get("to") ?? Date.now())}, slowest first`);
+  if (!filtered) { focus(null, null); delete document.body.dataset.asked; seenHistory = null; }
+  show();
+}
+
+/** Goes to a URL with these filters; `replace` while somebody types. */
+function go(changed, replace) {
+  const next = new URLSearchParams(query);
+  for (const [name, value] of Object.entries(changed)) {
+    if (value) next.set(name, value); else next.delete(name);
+  }
+  const url = `?${next}`;
+  if (replace) history.replaceState(null, "", url); else history.pushState(null, "", url);
+  look();
+}
+
+function choose(from, to) {
+  go({ from, to });
+  $("changes").focus({ preventScroll: true });
+  $("changes").scrollIntoView({ block: "start" });
 }
 
 function connection(text, lost) {
   say("connection", text);
-  if (lost) $("connection").dataset.lost = ""; else delete $("connection").dataset.lost;
+  set($("connection"), { "data-lost": lost });
 }
 
 function follow() {
   const source = new EventSource("api/v1/events");
   const receive = (event) => { connection("live"); show(JSON.parse(event.data)); };
-  source.onmessage = receive;
   source.addEventListener("state", receive);
   source.onopen = () => connection("live");
   // The browser connects again by itself; until then what is shown is old, and says so.
-  source.onerror = () => connection(`connection lost, showing ${document.body.dataset.time ?? "nothing"}`, true);
+  source.onerror = () => connection(`connection lost, showing ${document.body.dataset.time ? clock(document.body.dataset.time) : "nothing"}`, true);
 }
 
+filters.addEventListener("input", () => {
+  const { service, node, kind, slow } = filters.elements;
+  go({ service: service.value, node: node.value, kind: kind.value, slow: slow.checked ? "true" : "" }, true);
+});
+filters.addEventListener("submit", (event) => event.preventDefault());
+filters.addEventListener("reset", (event) => { event.preventDefault(); query = new URLSearchParams(); go({}); });
+// Links within the page change what is shown without loading it anew.
+document.addEventListener("click", (event) => {
+  const anchor = event.target.closest("a[href^='?']");
+  if (!anchor || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+  event.preventDefault();
+  history.pushState(null, "", anchor.getAttribute("href"));
+  look();
+  scrollTo(0, 0);
+});
+addEventListener("popstate", look);
 $("hold").addEventListener("click", () => {
   held = !held;
-  $("hold").setAttribute("aria-pressed", String(held));
-  if (!held && waitingState) { show(waitingState); waitingState = null; }
+  set($("hold"), { "aria-pressed": String(held) });
+  say("hold", held ? "Held" : "Hold");
+  if (!held) show();
 });
+listen(choose);
+listenToFolds();
+look();
 follow();

@@ -36,6 +36,10 @@ pub struct Config {
     pub scrape_interval: Duration,
     /// The longest wait of a gate, unless asked for another.
     pub gate_bound: Duration,
+    /// Where traces of changes are sent: the base URL of an OTLP receiver.
+    pub otlp: Option<String>,
+    /// Which share of the changes that were not slow gets a trace, from 0 to 1.
+    pub trace_share: f64,
     /// The promise: 99 % of changes in at most this time; by the size of the cluster if not given.
     pub objective: Option<Duration>,
 }
@@ -57,6 +61,8 @@ impl Config {
             programmer_credentials: None,
             scrape_interval: Duration::from_secs(10),
             gate_bound: pointsman_protocol::gate::DEFAULT_BOUND,
+            otlp: None,
+            trace_share: 0.01,
             objective: None,
         }
     }

@@ -9,6 +9,7 @@ pub mod config;
 mod durable;
 pub mod export;
 mod facts;
+mod filter;
 mod follow;
 mod gates;
 mod hosts;
@@ -19,6 +20,7 @@ mod run;
 mod saved;
 mod scrape;
 mod serve;
+mod traces;
 mod view;
 mod world;
 

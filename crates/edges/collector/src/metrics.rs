@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
+use pointsman_model::Moment;
 use pointsman_protocol::gate::Outcome;
-use pointsman_sli::fold::NewChange;
+use pointsman_sli::fold::{Change, NewChange};
+use pointsman_sli::history::parts;
 use pointsman_telemetry::{Counter, Definition, Family, FineHistogram, Gauge, Registry, Unit};
 
 use crate::gates::Past;
+use crate::traces::TraceId;
 
 /// All metrics of the process.
 #[derive(Clone, Debug)]
@@ -62,6 +65,9 @@ pub(crate) struct SliMetrics {
     /// Changes that became too old before they were everywhere.
     pub evicted: Gauge,
     reached: Family<FineHistogram>,
+    stages: Family<FineHistogram>,
+    /// Traces, by what became of them.
+    pub traces: Family<Counter>,
     /// The SLI, by form and quantile.
     pub latency: Family<Gauge>,
     /// How much of it was measured, by form.
@@ -179,6 +185,16 @@ impl SliMetrics {
             "pointsman_sli_change_reached_seconds",
             "Time from a change to its being in the kernels of a share of the programmers: 0.99, or 1 for all.",
         );
+        let stages = seconds(
+            "pointsman_sli_change_stage_seconds",
+            "Where the time of changes that are everywhere went: `api` from the change to the API, `slice` to the slice that \
+             says so, `half` until half of the kernels had it, `all` to the last one. Their sum is the change's time.",
+        );
+        let traces = count(
+            "pointsman_sli_traces_total",
+            "Traces of changes, by what became of them: `sent`, `failed` (the receiver did not take them) or `dropped` \
+             (the receiver is too slow). None without --otlp.",
+        );
         let latency = seconds(
             "pointsman_sli_network_programming_seconds",
             "The SLI over the last five minutes by quantile, as an upper bound: `pooled` over all programmers' samples, \
@@ -214,6 +230,8 @@ impl SliMetrics {
             open: registry.gauge(open),
             evicted: registry.gauge(evicted),
             reached: registry.fine_histograms(reached.labels(&["share"])),
+            traces: registry.counters(traces.labels(&["result"])),
+            stages: registry.fine_histograms(stages.labels(&["stage"])),
             latency: registry.gauges(latency.labels(&["form", "quantile"])),
             coverage: registry.gauges(coverage.labels(&["form"])),
             window_samples: registry.gauges(samples.labels(&["form"])),
@@ -271,9 +289,20 @@ impl Metrics {
         self.streams.fold_delay.observe(delay);
     }
 
-    /// A change reached a share of the programmers.
-    pub fn reached(&self, share: &str, latency: Duration) {
-        self.sli.reached.with(&[share]).observe(latency);
+    /// A change reached a share of the programmers, and perhaps has a trace.
+    pub fn reached(&self, share: &str, latency: Duration, trace: Option<(TraceId, Moment)>) {
+        let histogram = self.sli.reached.with(&[share]);
+        match trace {
+            Some((trace, at)) => histogram.observe_traced(latency, &trace.to_string(), at.0 as f64 / 1e6),
+            None => histogram.observe(latency),
+        }
+    }
+
+    /// A change is everywhere.
+    pub fn everywhere(&self, change: &Change) {
+        for (part, took) in parts(change).into_iter().flatten() {
+            self.sli.stages.with(&[part.as_str()]).observe(took);
+        }
     }
 
     /// Makes every series of outcomes visible from the start.

@@ -13,23 +13,19 @@ use crate::owner::Request;
 /// A stream without changes says this often that it is still there.
 const STILL_THERE: Duration = Duration::from_secs(15);
 
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
 /// Files of the page, which is part of the program and loads nothing from elsewhere.
-const ASSETS: [(&str, &str, &[u8]); 4] = [
-    (
-        "/",
-        "text/html; charset=utf-8",
-        include_bytes!("../assets/index.html"),
-    ),
-    (
-        "/page.css",
-        "text/css; charset=utf-8",
-        include_bytes!("../assets/page.css"),
-    ),
-    (
-        "/page.js",
-        "text/javascript; charset=utf-8",
-        include_bytes!("../assets/page.js"),
-    ),
+const ASSETS: [(&str, &str, &[u8]); 8] = [
+    ("/", HTML, include_bytes!("../assets/index.html")),
+    ("/page.css", CSS, include_bytes!("../assets/page.css")),
+    ("/page.js", SCRIPT, include_bytes!("../assets/page.js")),
+    ("/dom.js", SCRIPT, include_bytes!("../assets/dom.js")),
+    ("/chart.js", SCRIPT, include_bytes!("../assets/chart.js")),
+    ("/lists.js", SCRIPT, include_bytes!("../assets/lists.js")),
+    ("/waterfall.js", SCRIPT, include_bytes!("../assets/waterfall.js")),
     ("/icon.svg", "image/svg+xml", include_bytes!("../assets/icon.svg")),
 ];
 
@@ -55,10 +51,10 @@ pub(crate) fn asset(path: &str) -> Response<Body> {
 }
 
 /// Asks the owner for a document; `None` if it is gone.
-pub(crate) async fn ask(
+pub(crate) async fn ask<T>(
     requests: &mpsc::Sender<Request>,
-    question: impl FnOnce(oneshot::Sender<String>) -> Request,
-) -> Option<String> {
+    question: impl FnOnce(oneshot::Sender<T>) -> Request,
+) -> Option<T> {
     let (reply, answer) = oneshot::channel();
     requests.send(question(reply)).await.ok()?;
     answer.await.ok()

@@ -9,6 +9,7 @@ use pointsman_api_client::events::Recorder;
 use pointsman_api_client::{Client, ConnectError, Event, Resource, Scope, Watcher, connect};
 use pointsman_http::{BadUrl, Connections, Limits, Server, Target, Wildcard, bind};
 use pointsman_objects::{ConfigNode, EndpointSlice, Node, Pod};
+use pointsman_sli::sample::Sampling;
 use pointsman_telemetry::{BuildInfo, Registry, register_process};
 use serde::de::DeserializeOwned;
 use thiserror::Error;
@@ -26,6 +27,7 @@ use crate::hosts::Hosts;
 use crate::metrics::Metrics;
 use crate::owner::{Input, Lines, Owner, Parts};
 use crate::serve::Site;
+use crate::traces::Traces;
 
 const INBOX: usize = 4096;
 /// Connections to the gate's own listener at once: as many as gates may wait, and of one node more than it has pods.
@@ -36,6 +38,8 @@ const GATES: Limits = Limits {
 };
 /// How often a cluster is asked whether it has latency profiles.
 const PROFILE_AGAIN: Duration = Duration::from_secs(30);
+/// How long the end waits for the last traces.
+const LAST_TRACES: Duration = Duration::from_secs(2);
 const CONFIG_NODES: Resource = Resource::new("config.openshift.io", "v1", "nodes");
 
 /// Why a collector does not start.
@@ -60,6 +64,9 @@ pub enum StartError {
     /// What was written down before cannot be read, or nothing can be written.
     #[error("the data directory")]
     Data(#[source] io::Error),
+    /// A receiver of traces has no usable URL.
+    #[error("--otlp: the base URL of an OTLP receiver such as http://otel-collector:4318 is needed")]
+    Receiver(#[source] BadUrl),
     /// A relay has no usable URL.
     #[error("the URL of a relay")]
     Relay(#[source] BadUrl),
@@ -75,6 +82,8 @@ pub struct Running {
     stop: watch::Sender<bool>,
     owner: tokio::task::JoinHandle<()>,
     tasks: JoinSet<()>,
+    /// Sends traces until the owner is gone and all are sent.
+    traces: Option<tokio::task::JoinHandle<()>>,
 }
 
 impl Running {
@@ -93,6 +102,10 @@ impl Running {
     pub async fn stop(mut self) {
         self.stop.send_replace(true);
         let _ = self.owner.await;
+        if let Some(traces) = self.traces.take() {
+            // What is on its way gets a moment to arrive.
+            let _ = tokio::time::timeout(LAST_TRACES, traces).await;
+        }
         self.tasks.shutdown().await;
     }
 }
@@ -164,8 +177,10 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
             move |request| gates.clone().gate_only(request, source)
         }));
     }
+    let (traces, sending) = traces(&config, &metrics)?.unzip();
     let owner = Owner::new(Parts {
         config,
+        traces,
         metrics,
         recorder,
         observed,
@@ -189,7 +204,20 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         stop,
         owner,
         tasks,
+        traces: sending.map(tokio::spawn),
     })
+}
+
+fn traces(
+    config: &Config,
+    metrics: &Metrics,
+) -> Result<Option<(Traces, impl Future<Output = ()> + use<>)>, StartError> {
+    let Some(url) = &config.otlp else { return Ok(None) };
+    let target = Target::parse(url).map_err(StartError::Receiver)?;
+    let sampling = Sampling {
+        share: config.trace_share,
+    };
+    Ok(Some(Traces::new(target, sampling, metrics.sli.traces.clone())))
 }
 
 fn data(config: &Config) -> Result<(Option<Store>, Found), StartError> {

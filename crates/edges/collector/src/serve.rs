@@ -9,14 +9,16 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use pointsman_api_client::Rights;
 use pointsman_http::{Body, Incoming, reply, text};
 use pointsman_protocol::gate;
-use pointsman_telemetry::{CONTENT_TYPE, Registry};
+use pointsman_telemetry::{Format, Registry};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::auth::Login;
+use crate::filter::{self, Filter};
 use crate::gates::{GateId, Question, Refused};
 use crate::hosts::Hosts;
 use crate::owner::Request as Ask;
 use crate::page;
+use crate::view::Detail;
 
 /// What answers need.
 #[derive(Clone)]
@@ -58,12 +60,29 @@ impl Site {
             return text(StatusCode::METHOD_NOT_ALLOWED, "only GET");
         }
         match path {
-            "/metrics" => reply(StatusCode::OK, CONTENT_TYPE, self.registry.render()),
+            "/metrics" => {
+                let format = Format::accepted(
+                    request
+                        .headers()
+                        .get_all(header::ACCEPT)
+                        .iter()
+                        .filter_map(|it| it.to_str().ok()),
+                );
+                reply(
+                    StatusCode::OK,
+                    format.content_type(),
+                    self.registry.render_as(format),
+                )
+            }
             "/api/v1/state" => self.ask(Ask::State).await,
             "/perfdash.json" => self.ask(Ask::PerfDash).await,
             "/api/v1/events" => page::events(self.page.subscribe(), self.requests).await,
             _ if path.starts_with(gate::PATH) => self.gate(&request, source).await,
-            _ => page::asset(path),
+            _ => match detail(path, request.uri().query().unwrap_or("")) {
+                Some(Ok(detail)) => self.detail(detail).await,
+                Some(Err(why)) => text(StatusCode::BAD_REQUEST, why),
+                None => page::asset(path),
+            },
         }
     }
 
@@ -80,6 +99,14 @@ impl Site {
     async fn ask(&self, question: impl FnOnce(oneshot::Sender<String>) -> Ask) -> Response<Body> {
         match page::ask(&self.requests, question).await {
             Some(body) => reply(StatusCode::OK, "application/json", body),
+            None => text(StatusCode::SERVICE_UNAVAILABLE, "stopping"),
+        }
+    }
+
+    async fn detail(&self, detail: Detail) -> Response<Body> {
+        match page::ask(&self.requests, |reply| Ask::Detail(detail, reply)).await {
+            Some(Some(body)) => reply(StatusCode::OK, "application/json", body),
+            Some(None) => text(StatusCode::NOT_FOUND, "no Service or node of that name is known"),
             None => text(StatusCode::SERVICE_UNAVAILABLE, "stopping"),
         }
     }
@@ -129,6 +156,23 @@ impl Site {
             Err(_) => text(StatusCode::SERVICE_UNAVAILABLE, "stopping"),
         }
     }
+}
+
+/// Which part of the state a path asks for; why it cannot be given, if its query is wrong.
+fn detail(path: &str, query: &str) -> Option<Result<Detail, String>> {
+    let rest = path.strip_prefix("/api/v1/")?;
+    let part = || filter::part_of_name(query);
+    Some(match rest.split_once('/') {
+        None if rest == "changes" => Filter::parse(query)
+            .map(Detail::Changes)
+            .map_err(|it| it.to_string()),
+        None if rest == "history" => Ok(Detail::History),
+        None if rest == "services" => Ok(Detail::Services(part())),
+        None if rest == "nodes" => Ok(Detail::Nodes(part())),
+        Some(("services", name)) => Ok(Detail::Service(name.to_owned())),
+        Some(("nodes", name)) => Ok(Detail::Node(name.to_owned())),
+        _ => return None,
+    })
 }
 
 /// A gate that somebody waits for; if they hang up, nobody does.

@@ -3,27 +3,61 @@
 //! One JSON document, made anew from the state whenever somebody looks. Lists are bounded, so its size
 //! does not follow the size of the cluster. `docs/sli.md` describes it for whoever reads it.
 
+pub(crate) mod changes;
+pub(crate) mod history;
+pub(crate) mod nodes;
+pub(crate) mod services;
+
+use std::time::Duration;
+
 use jiff::Timestamp;
 use pointsman_model::Moment;
 use pointsman_protocol::watermark::Resource;
 use pointsman_sli::endpoints::Requirement;
-use pointsman_sli::fold::{Change, Fold, Lag, Stage, State};
-use pointsman_sli::judgement::{Judgement, Level};
+use pointsman_sli::fold::{Fold, Lag, Stage, State};
+use pointsman_sli::history::Part;
+use pointsman_sli::judgement::{Impact, Judgement, Level};
 use pointsman_sli::measure::Sli;
 use pointsman_sli::pool::Estimate;
-use pointsman_sli::skew::Offset;
 use pointsman_sli::slo::{Day, judge};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use crate::filter::Filter;
 use crate::owner::Owner;
 
-const CHANGES: usize = 60;
 const LAGGING: usize = 50;
-const PROGRAMMERS: usize = 200;
-const SERVICES: usize = 300;
 const DAYS: usize = 30;
 const NAMED: usize = 10;
+/// Services and nodes in the document, those that somebody should look at first.
+const SHOWN: usize = 50;
+/// Services and nodes in an answer to somebody who looks for them.
+const FOUND: usize = 200;
+
+/// What can be looked at besides the whole document.
+#[derive(Debug)]
+pub(crate) enum Detail {
+    Changes(Filter),
+    History,
+    /// Those whose names contain a text.
+    Services(String),
+    Service(String),
+    Nodes(String),
+    Node(String),
+}
+
+/// One of the details; `None` if there is no such Service or node.
+pub(crate) fn detail(owner: &Owner, detail: &Detail, now: Moment) -> Option<Value> {
+    match detail {
+        Detail::Changes(filter) => Some(changes::matching(owner, filter, now)),
+        Detail::History => Some(history::show(owner, now)),
+        Detail::Services(text) => Some(services::matching(owner, text, now)),
+        Detail::Service(name) => services::one(owner, name, now),
+        Detail::Nodes(text) => Some(nodes::matching(owner, text, now)),
+        Detail::Node(name) => nodes::one(owner, name, now),
+    }
+}
+
 /// The whole document.
 pub(crate) fn state(owner: &Owner, now: Moment) -> Value {
     let judgement = owner.judge(now);
@@ -32,33 +66,29 @@ pub(crate) fn state(owner: &Owner, now: Moment) -> Value {
         "time": time(now),
         "summary": summary(owner, &judgement, now),
         "sli": sli(owner, &judgement, now),
-        "programmers": programmers(owner, &judgement, now),
+        "programmers": nodes::first(owner, &judgement, now),
         "watermarks": watermarks(&owner.world.fold),
         "lagging": behind.map(|lag| lagging(owner, lag, now)).collect::<Vec<_>>(),
-        "changes": changes(&owner.world.fold, now),
-        "services": services(owner, &judgement),
+        "stages": stages(owner, now),
+        "changes": changes::newest(&owner.world.fold, now),
+        "services": services::first(owner, &judgement, now),
         "profile": profile(owner),
         "gates": gates_view(owner),
     })
 }
 
-/// One sentence: what is not everywhere yet, and why.
+/// One sentence: what is not everywhere yet, where, and whom it concerns.
 fn summary(owner: &Owner, judgement: &Judgement<'_>, now: Moment) -> Value {
     let fold = &owner.world.fold;
-    let text = match judgement.level {
-        Level::Unknown if !owner.world.knows_enough() => "the API server has not been reached yet".to_owned(),
-        Level::Unknown => "no programmer reports a watermark".to_owned(),
-        Level::Behind => {
-            let (worst, others) = judgement.behind.split_first().expect("somebody is behind");
-            let others = match others.len() {
-                0 => String::new(),
-                1 => " and one more node".to_owned(),
-                more => format!(" and {more} more nodes"),
-            };
-            format!("{}{others}: {}", worst.name, reason(worst, now))
+    let text = match (judgement.level, &judgement.impact) {
+        (Level::Unknown, _) if !owner.world.knows_enough() => {
+            "the API server has not been reached yet".to_owned()
         }
-        Level::Busy => busy(judgement.open.len(), owner.gates.waiting().len()),
-        Level::Ok => match fold.in_state(State::Unreachable, now) {
+        (Level::Unknown, _) => "no programmer reports a watermark".to_owned(),
+        (Level::Behind, Some(impact)) => behind(impact, now),
+        (Level::Behind, None) => "a node is behind".to_owned(),
+        (Level::Busy, _) => busy(judgement.open.len(), owner.gates.waiting().len()),
+        (Level::Ok, _) => match fold.in_state(State::Unreachable, now) {
             0 => format!("everything is in the kernels of all {} nodes", fold.counted()),
             gone => format!(
                 "everything is in the kernels of {} nodes; {gone} more cannot be reached",
@@ -67,6 +97,58 @@ fn summary(owner: &Owner, judgement: &Judgement<'_>, now: Moment) -> Value {
         },
     };
     json!({ "level": judgement.level.as_str(), "text": text })
+}
+
+/// Who is behind, what is missing there, and who waits for it.
+fn behind(impact: &Impact<'_>, now: Moment) -> String {
+    let Lag {
+        name,
+        stage,
+        missing,
+        last_seen,
+    } = &impact.worst;
+    let silent = now.since(*last_seen).as_secs();
+    let waits = missing.map_or(Duration::ZERO, |change| now.since(change.began()));
+    let waits = span(waits);
+    let who = match stage {
+        Stage::Silent => format!("{name} silent {silent} s"),
+        Stage::Watch => format!("{name} {waits} behind, its watch delivers nothing"),
+        Stage::Plan => format!("{name} {waits} behind, has not begun to write"),
+        Stage::Kernel => format!("{name} {waits} behind, is writing"),
+    };
+    let mut services = impact.services.iter();
+    let of = match (services.next(), services.len()) {
+        (Some(one), 0) => (*one).to_owned(),
+        _ => format!("{} Services", impact.services.len()),
+    };
+    let what = match impact.changes {
+        0 => "no change is missing there".to_owned(),
+        1 => format!("one change of {of} missing there"),
+        many => format!("{many} changes of {of} missing there"),
+    };
+    let others = match impact.nodes - 1 {
+        0 => None,
+        1 => Some("one more node is behind".to_owned()),
+        more => Some(format!("{more} more nodes are behind")),
+    };
+    let pods = match impact.waiting {
+        0 => None,
+        1 => Some("one pod waits".to_owned()),
+        many => Some(format!("{many} pods wait")),
+    };
+    let all: Vec<String> = [Some(format!("{who}: {what}")), others, pods]
+        .into_iter()
+        .flatten()
+        .collect();
+    all.join("; ")
+}
+
+/// Tenths of a second below ten, then seconds.
+fn span(duration: Duration) -> String {
+    match duration.as_secs() {
+        0..10 => format!("{:.1} s", duration.as_secs_f64()),
+        seconds => format!("{seconds} s"),
+    }
 }
 
 fn busy(open: usize, waiting: usize) -> String {
@@ -112,8 +194,21 @@ fn sli(owner: &Owner, judgement: &Judgement<'_>, now: Moment) -> Value {
         "exact": sli_view(&exact, day),
         "day": day_view(day),
         "days": owner.days.iter().rev().take(DAYS).map(day_view).collect::<Vec<_>>(),
-        "history": owner.history.iter().map(|(at, p99)| json!([time(*at), estimate(*p99)])).collect::<Vec<_>>(),
+        "historyTime": owner.history.points().last().map(|point| time(point.at)),
     })
+}
+
+/// Where the time of the last minutes went: by part of the way, and by node.
+fn stages(owner: &Owner, now: Moment) -> Value {
+    let part = |part: Part| {
+        let mut value = nodes::quantiles(owner.history.spread(part, now));
+        if value.is_object() {
+            value["stage"] = json!(part.as_str());
+        }
+        value
+    };
+    let parts = Part::ALL.into_iter().map(part).filter(Value::is_object);
+    json!({ "list": parts.collect::<Vec<_>>(), "slowestNodes": nodes::slowest(owner, now) })
 }
 
 fn sli_view(sli: &Sli, day: &Day) -> Value {
@@ -157,51 +252,6 @@ pub(crate) fn estimate(estimate: Option<Estimate>) -> Value {
     })
 }
 
-fn programmers(owner: &Owner, judgement: &Judgement<'_>, now: Moment) -> Value {
-    let fold = &owner.world.fold;
-    let plain = owner.followed.iter().filter(|(_, followed)| followed.plain);
-    let plain_names: Vec<&str> = plain.map(|(name, _)| &**name).collect();
-    let mut list: Vec<Value> = fold
-        .programmers()
-        .map(|programmer| {
-            let followed = owner.followed.get(&*programmer.name);
-            let offset = followed.and_then(|followed| followed.clock.offset());
-            let Offset { ahead, error } = offset.unwrap_or_default();
-            let committed = &programmer.report.progress.committed;
-            json!({
-                "name": programmer.name,
-                "state": programmer.state(now).as_str(),
-                "behind": judgement.is_behind(programmer),
-                "problem": followed.and_then(|followed| followed.lost.as_deref()),
-                "watermark": { "services": committed.of(Resource::Services),
-                    "endpointSlices": committed.of(Resource::Slices) },
-                "lastSeenSeconds": rounded(now.since(programmer.last_seen).as_secs_f64()),
-                "clockAheadSeconds": offset.map(|_| ahead as f64 / 1e6),
-                "clockErrorSeconds": offset.map(|_| error.as_secs_f64()),
-                "faults": programmer.faults,
-                "lastFault": programmer.last_fault.map(|fault| fault.as_str()),
-            })
-        })
-        .collect();
-    list.sort_by(|left, right| {
-        (left["state"].as_str(), left["name"].as_str())
-            .cmp(&(right["state"].as_str(), right["name"].as_str()))
-            .reverse()
-    });
-    list.truncate(PROGRAMMERS);
-    list.reverse();
-    json!({
-        "live": fold.in_state(State::Live, now),
-        "silent": fold.in_state(State::Silent, now),
-        "stalled": fold.in_state(State::Stalled, now),
-        "unreachable": fold.in_state(State::Unreachable, now),
-        "behind": judgement.behind.len(),
-        "plain": plain_names.len(),
-        "plainNames": plain_names.iter().take(NAMED).collect::<Vec<_>>(),
-        "list": list,
-    })
-}
-
 fn watermarks(fold: &Fold) -> Value {
     let of = |resource| {
         json!({
@@ -230,90 +280,6 @@ fn lagging(owner: &Owner, lag: &Lag<'_>, now: Moment) -> Value {
             "revision": change.what.revision,
         })),
     })
-}
-
-/// The newest changes of both collections, newest first.
-fn changes(fold: &Fold, now: Moment) -> Vec<Value> {
-    let newest = |resource| fold.changes(resource).rev().take(CHANGES);
-    let mut all: Vec<&Change> = newest(Resource::Services)
-        .chain(newest(Resource::Slices))
-        .collect();
-    all.sort_by_key(|change| std::cmp::Reverse(change.written()));
-    all.truncate(CHANGES);
-    all.into_iter()
-        .map(|change| change_view(fold, change, now))
-        .collect()
-}
-
-fn change_view(fold: &Fold, change: &Change, now: Moment) -> Value {
-    let what = &change.what;
-    let behind = match change.all {
-        None => fold.behind(what.resource, what.revision, NAMED),
-        Some(_) => Vec::new(),
-    };
-    let began = change.began();
-    let took = |at: Option<Moment>| at.map(|at| at.since(began).as_secs_f64());
-    let nodes = change.commits.iter().filter_map(|(id, at)| {
-        let name = &fold.programmer(*id)?.name;
-        Some(json!({ "name": name, "at": time(*at), "afterSeconds": at.since(began).as_secs_f64() }))
-    });
-    json!({
-        "id": format!("{}/{}", what.resource.as_str(), what.revision),
-        "service": what.service,
-        "kind": what.kind.as_str(),
-        "pod": what.pod,
-        "revision": what.revision,
-        "triggered": what.triggered.map(time),
-        "dated": what.dated.as_str(),
-        "api": change.api().map(time),
-        "written": time(change.written()),
-        "writtenAfterSeconds": change.written().since(began).as_secs_f64(),
-        "apiAfterSeconds": took(change.api()),
-        "halfAfterSeconds": took(change.half),
-        "mostAfterSeconds": took(change.most),
-        "allAfterSeconds": took(change.all),
-        "openSeconds": change.all.is_none().then(|| now.since(began).as_secs_f64()),
-        "reached": change.reached,
-        "of": change.of,
-        "behind": behind,
-        "nodes": nodes.collect::<Vec<_>>(),
-    })
-}
-
-fn services(owner: &Owner, judgement: &Judgement<'_>) -> Value {
-    let world = &owner.world;
-    let open = judgement.services();
-    // Those that are not everywhere come first, whatever their number.
-    let first = world
-        .services
-        .iter()
-        .filter(|(name, _)| open.contains(name.as_str()));
-    let rest = world
-        .services
-        .iter()
-        .filter(|(name, _)| !open.contains(name.as_str()));
-    let shown = first.chain(rest).take(SERVICES).map(|(name, info)| {
-        let (mut ready, mut serving, mut terminating, mut unready) = (0, 0, 0, 0);
-        for endpoint in world.endpoints.endpoints_of(name) {
-            match (endpoint.ready, endpoint.terminating, endpoint.serving) {
-                (_, true, true) => serving += 1,
-                (_, true, false) => terminating += 1,
-                (true, false, _) => ready += 1,
-                (false, false, _) => unready += 1,
-            }
-        }
-        json!({
-            "name": name,
-            "type": &*info.kind,
-            "clusterIP": info.cluster_ip,
-            "ready": ready,
-            "notReady": unready,
-            "servingTerminating": serving,
-            "terminating": terminating,
-            "everywhere": !open.contains(name.as_str()),
-        })
-    });
-    json!({ "total": world.services.len(), "list": shown.collect::<Vec<_>>() })
 }
 
 fn profile(owner: &Owner) -> Value {
@@ -384,6 +350,40 @@ fn rounded(value: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_headline_says_who_is_behind_what_is_missing_there_and_who_waits() {
+        let impact = |stage, nodes, changes, services: &[&'static str], waiting| {
+            let worst = Lag {
+                name: "n2",
+                stage,
+                missing: None,
+                last_seen: Moment(0),
+            };
+            let services = services.iter().copied().collect();
+            let impact = Impact {
+                worst,
+                nodes,
+                changes,
+                services,
+                waiting,
+            };
+            behind(&impact, Moment(12_000_000))
+        };
+        assert_eq!(
+            impact(Stage::Silent, 1, 24, &["default/web", "default/db"], 9),
+            "n2 silent 12 s: 24 changes of 2 Services missing there; 9 pods wait"
+        );
+        assert_eq!(
+            impact(Stage::Silent, 1, 0, &[], 0),
+            "n2 silent 12 s: no change is missing there"
+        );
+        assert_eq!(
+            impact(Stage::Plan, 3, 1, &["default/web"], 1),
+            "n2 0.0 s behind, has not begun to write: one change of default/web missing there; \
+             2 more nodes are behind; one pod waits"
+        );
+    }
 
     #[test]
     fn times_and_dates_are_those_of_utc() {

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::uri::Scheme;
-use http::{Request, Response, StatusCode, Uri, header};
-use http_body_util::Empty;
+use http::{Method, Request, Response, StatusCode, Uri, header};
+use http_body_util::Full;
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -222,6 +222,20 @@ impl Target {
         self.bounded(within, whole).await
     }
 
+    /// Sends a body to a path within a time; an answer of any status is an answer.
+    pub async fn post(
+        &self,
+        path: &str,
+        content_type: &str,
+        body: impl Into<Bytes>,
+        within: Duration,
+    ) -> Result<StatusCode, ClientError> {
+        let headers = [("content-type".to_owned(), content_type.to_owned())];
+        let body = Full::new(body.into());
+        let sent = self.send(Method::POST, path, &headers, body);
+        Ok(self.bounded(within, sent).await?.status)
+    }
+
     /// Asks for a path; the head of the answer has to come within a time, its body may take longer.
     pub async fn open(&self, path: &str, within: Duration) -> Result<Answer, ClientError> {
         self.bounded(within, self.ask(path, &[])).await
@@ -237,6 +251,16 @@ impl Target {
     }
 
     async fn ask(&self, path: &str, headers: &[(String, String)]) -> Result<Answer, ClientError> {
+        self.send(Method::GET, path, headers, Full::default()).await
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(String, String)],
+        body: Full<Bytes>,
+    ) -> Result<Answer, ClientError> {
         let authority = self.authority();
         let target = match (self.prefix.as_str(), path) {
             ("", "") => "/".to_owned(),
@@ -246,7 +270,9 @@ impl Target {
             .await
             .unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
             .map_err(|error| ClientError::Unreachable(authority.clone(), error))?;
-        let mut request = Request::get(target)
+        let mut request = Request::builder()
+            .method(method)
+            .uri(target)
             .header(header::HOST, &authority)
             .header(header::CONNECTION, "close");
         for (name, value) in headers {
@@ -256,7 +282,7 @@ impl Target {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
         let request = request
-            .body(Empty::<Bytes>::new())
+            .body(body)
             .map_err(|error| ClientError::BadRequest(authority.clone(), error))?;
         let failed = |error: hyper::Error| match error.is_parse() && self.tls.is_none() {
             // As servers answer that expect a handshake.
@@ -350,7 +376,7 @@ pub enum GetError {
 trait Io: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin> Io for T {}
 type Stream = Box<dyn Io>;
-type Connection = http1::Connection<TokioIo<Stream>, Empty<Bytes>>;
+type Connection = http1::Connection<TokioIo<Stream>, Full<Bytes>>;
 
 /// An answer whose body is still arriving.
 #[derive(Debug)]

@@ -9,14 +9,16 @@
 //! misses the first recording of each. Readers that pool whole histograms are exact.
 
 use crate::metric::{Metric, add_f64};
-use crate::text::FamilyEncoder;
+use crate::text::{Exemplar, FamilyEncoder};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 const PAGE: usize = 1000;
 const PAGES: usize = 300;
+/// Buckets of one histogram that show a trace.
+const EXEMPLARS: usize = 16;
 
 /// A distribution of durations with millisecond buckets up to five minutes.
 #[derive(Clone, Debug)]
@@ -27,6 +29,8 @@ struct Inner {
     pages: Box<[OnceLock<Box<[AtomicU64]>>]>,
     above: AtomicU64,
     sum: AtomicU64,
+    /// By bucket; the oldest makes room.
+    exemplars: Mutex<BTreeMap<u32, Exemplar>>,
 }
 
 impl Default for FineHistogram {
@@ -36,6 +40,7 @@ impl Default for FineHistogram {
             pages,
             above: AtomicU64::new(0),
             sum: AtomicU64::new(0),
+            exemplars: Mutex::default(),
         }))
     }
 }
@@ -54,6 +59,29 @@ impl FineHistogram {
         };
         count.fetch_add(1, Ordering::Relaxed);
         add_f64(&self.0.sum, duration.as_secs_f64());
+    }
+
+    /// Counts a duration that has a trace, at a time in seconds since 1970.
+    pub fn observe_traced(&self, duration: Duration, trace: &str, at: f64) {
+        self.observe(duration);
+        let bucket = u32::try_from(millis_up(duration).max(1)).unwrap_or(u32::MAX);
+        let mut exemplars = self.0.exemplars.lock().unwrap_or_else(PoisonError::into_inner);
+        exemplars.insert(
+            bucket,
+            Exemplar {
+                trace: trace.into(),
+                value: duration.as_secs_f64(),
+                at,
+            },
+        );
+        if exemplars.len() > EXEMPLARS {
+            let oldest = exemplars
+                .iter()
+                .min_by(|(_, one), (_, other)| one.at.total_cmp(&other.at));
+            if let Some(oldest) = oldest.map(|(bucket, _)| *bucket) {
+                exemplars.remove(&oldest);
+            }
+        }
     }
 
     /// The current state as a value.
@@ -82,11 +110,16 @@ impl Metric for FineHistogram {
 
     fn encode(&self, labels: &[(&str, &str)], out: &mut FamilyEncoder<'_>) {
         let snapshot = self.snapshot();
-        out.histogram(
+        let exemplars = self.0.exemplars.lock().unwrap_or_else(PoisonError::into_inner);
+        let exemplars: Vec<(f64, Exemplar)> = exemplars
+            .iter()
+            .map(|(bucket, exemplar)| (bucket_bound(*bucket), exemplar.clone()))
+            .collect();
+        out.histogram_with(
             labels,
             snapshot.sparse_cumulative(),
-            snapshot.sum,
-            snapshot.count(),
+            (snapshot.sum, snapshot.count()),
+            &exemplars,
         );
     }
 }
@@ -165,6 +198,14 @@ impl FineSnapshot {
     }
 }
 
+/// The bound under which a bucket appears.
+fn bucket_bound(millis: u32) -> f64 {
+    match millis as usize <= PAGE * PAGES {
+        true => seconds(millis),
+        false => f64::INFINITY,
+    }
+}
+
 fn millis_up(duration: Duration) -> u128 {
     duration.as_nanos().div_ceil(1_000_000)
 }
@@ -201,6 +242,32 @@ mod tests {
                 "lag_seconds_bucket{le=\"+Inf\"} 5",
             ]
         );
+    }
+
+    #[test]
+    fn the_newest_traces_are_shown_to_those_who_ask_for_openmetrics() {
+        let registry = crate::Registry::new();
+        let histogram = registry.fine_histogram(crate::Definition::new("lag_seconds", "Lag."));
+        histogram.observe_traced(Duration::from_millis(400_000), "above", 0.5);
+        for n in 1..=20u32 {
+            histogram.observe_traced(
+                Duration::from_millis(u64::from(n)),
+                &format!("t{n}"),
+                f64::from(n),
+            );
+        }
+        histogram.observe_traced(Duration::from_millis(400_000), "above", 30.5);
+        let text = registry.render_as(crate::Format::OpenMetrics);
+        assert!(
+            text.contains("lag_seconds_bucket{le=\"0.02\"} 20 # {trace_id=\"t20\"} 0.02 20\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("lag_seconds_bucket{le=\"+Inf\"} 22 # {trace_id=\"above\"} 400 30.5\n"),
+            "{text}"
+        );
+        assert_eq!(text.matches("trace_id").count(), EXEMPLARS);
+        assert!(!registry.render().contains("trace_id"));
     }
 
     proptest! {

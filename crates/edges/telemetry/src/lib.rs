@@ -2,8 +2,8 @@
 //!
 //! Every metric is defined once, with its name, help, unit and buckets, and belongs to a
 //! [`Registry`]. Recording is a few atomic operations on a handle resolved beforehand; reading is
-//! [`Registry::render`], the classic Prometheus text format (version 0.0.4), and [`parse`] reads
-//! that format back from other processes.
+//! [`Registry::render`], the classic Prometheus text format (version 0.0.4), or OpenMetrics for those who ask for it,
+//! which can name the trace of a sample; [`parse`] reads the classic format back from other processes.
 //!
 //! Invariants:
 //! - Equal states render to equal bytes: families and series are ordered.
@@ -27,4 +27,4 @@ pub use fine::{FineHistogram, FineSnapshot};
 pub use metric::{Counter, Gauge, Histogram, Metric, exponential_buckets, linear_buckets};
 pub use process::{BuildInfo, register_process};
 pub use registry::{Definition, DuplicateName, Registry, Unit};
-pub use text::{CONTENT_TYPE, Encoder, FamilyEncoder, Kind};
+pub use text::{CONTENT_TYPE, Encoder, Exemplar, FamilyEncoder, Format, Kind};

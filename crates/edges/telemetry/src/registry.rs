@@ -7,7 +7,7 @@ use crate::collect::Collector;
 use crate::family::Family;
 use crate::fine::FineHistogram;
 use crate::metric::{Counter, Gauge, Histogram, Metric};
-use crate::text::{Encoder, Kind, is_label_name, is_metric_name};
+use crate::text::{Encoder, Format, Kind, is_label_name, is_metric_name};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -210,9 +210,14 @@ impl Registry {
 
     /// The whole state in the classic Prometheus text format.
     pub fn render(&self) -> String {
+        self.render_as(Format::Classic)
+    }
+
+    /// The same in a format that somebody asked for.
+    pub fn render_as(&self, format: Format) -> String {
         // Collectors run without the lock, so that one of them may read this registry.
         let collectors = self.lock().collectors.clone();
-        let mut encoder = Encoder::default();
+        let mut encoder = Encoder::new(format);
         for collector in collectors {
             collector.collect(&mut encoder);
         }

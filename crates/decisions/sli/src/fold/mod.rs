@@ -213,6 +213,7 @@ impl Fold {
             programmer.last_commit = Some(at);
         }
         let (first, counted, done) = (programmer.first, self.counted, &mut self.done);
+        let mut took = |latency| programmer.took.add(latency, at);
         for resource in Resource::ALL {
             let (marks, ring) = (&mut self.marks[index(resource)], &mut self.rings[index(resource)]);
             let (from, to) = (before.of(resource), committed.of(resource));
@@ -220,7 +221,7 @@ impl Fold {
             marks.insert(to, overdue);
             if from < to {
                 let first = first[index(resource)];
-                ring.rise((id, at, first), (from, to), counted, |what, change| {
+                ring.rise((id, at, first), (from, to), counted, &mut took, |what, change| {
                     done.push((what, change.clone()));
                 });
             } else if to < from {
@@ -380,9 +381,17 @@ impl Fold {
             let (marks, ring) = (&mut self.marks[index(resource)], &mut self.rings[index(resource)]);
             marks.insert(committed.of(resource), overdue);
             let who = (id, at, first[index(resource)]);
-            ring.rise(who, (0, committed.of(resource)), counted, |what, change| {
-                done.push((what, change.clone()));
-            });
+            // How long it took nobody knows who did not count meanwhile.
+            let up_to = (0, committed.of(resource));
+            ring.rise(
+                who,
+                up_to,
+                counted,
+                |_| {},
+                |what, change| {
+                    done.push((what, change.clone()));
+                },
+            );
             ring.restamp(counted, |what, change| done.push((what, change.clone())));
         }
     }

@@ -9,6 +9,7 @@ use pointsman_model::Moment;
 use pointsman_protocol::watermark::{Report, Resource};
 
 use super::{Fault, index};
+use crate::spread::Spread;
 
 /// A silence of this many heartbeats (of a second each) is worth a word.
 pub const SILENCE: Duration = Duration::from_secs(3);
@@ -69,6 +70,8 @@ pub struct Programmer {
     pub(super) first: [u64; 2],
     /// The last commit, by our clock.
     pub last_commit: Option<Moment>,
+    /// How long changes took from being written to its kernel, in the last minutes.
+    pub took: Spread,
     /// How far its clock is ahead of ours, in microseconds.
     pub clock_ahead: i64,
     pub node: NodeState,
@@ -94,6 +97,7 @@ impl Programmer {
             last_seen: now,
             first: [0; 2],
             last_commit: None,
+            took: Spread::default(),
             clock_ahead: 0,
             node: NodeState::default(),
             counted: false,

@@ -1,6 +1,7 @@
 //! Which changes are on their way, and how far has each come?
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use super::ProgrammerId;
 use pointsman_model::{Dated, Moment};
@@ -98,6 +99,8 @@ pub struct Change {
     pub earliest: Option<Moment>,
     /// The latest commit among those that have it.
     pub latest: Option<Moment>,
+    /// Whose commit that was, as far as it was seen.
+    pub last: Option<ProgrammerId>,
     /// When each programmer had it, in clusters small enough to keep that.
     pub commits: Vec<(ProgrammerId, Moment)>,
     /// When half of the programmers had it.
@@ -219,7 +222,8 @@ impl Ring {
             return false;
         }
         let earliest = commits.iter().map(|(_, at)| *at).min();
-        let latest = commits.iter().map(|(_, at)| *at).max();
+        let last = commits.iter().max_by_key(|(_, at)| *at);
+        let (latest, last) = (last.map(|(_, at)| *at), last.map(|(id, _)| *id));
         let reached = commits.len();
         let commits = if counted <= DETAILED { commits } else { Vec::new() };
         let mut change = Change {
@@ -228,6 +232,7 @@ impl Ring {
             of: counted,
             earliest,
             latest,
+            last,
             commits,
             half: None,
             most: None,
@@ -245,12 +250,14 @@ impl Ring {
     }
 
     /// A programmer's mark rose at this moment: it now has what lies in between, and was seen to get what lies above
-    /// its first mark. `done` gets what most or all have since then.
+    /// its first mark. `took` gets how long each change that it was seen to get took from being written, `done` what most
+    /// or all have since then.
     pub fn rise(
         &mut self,
         (id, at, first): (ProgrammerId, Moment, u64),
         (from, to): (u64, u64),
         counted: usize,
+        mut took: impl FnMut(Duration),
         mut done: impl FnMut(Milestone, &Change),
     ) {
         let lowest = self.first_above(from).max(self.open_from);
@@ -264,7 +271,10 @@ impl Ring {
             change.reached += 1;
             if change.what.revision > first {
                 change.earliest = Some(change.earliest.map_or(at, |earliest| earliest.min(at)));
-                change.latest = change.latest.max(Some(at));
+                if change.latest <= Some(at) {
+                    (change.latest, change.last) = (Some(at), Some(id));
+                }
+                took(at.since(change.written()));
                 if counted <= DETAILED {
                     change.commits.push((id, at));
                 }

@@ -12,9 +12,9 @@ use pointsman_api_client::events::Recorder;
 use pointsman_model::Moment;
 use pointsman_objects::{ConfigNode, EndpointSlice, Node, Pod};
 use pointsman_sli::fold::{Milestone, ProgrammerId};
-use pointsman_sli::judgement::Level;
+use pointsman_sli::history::{self, History};
+use pointsman_sli::judgement::{self, Level};
 use pointsman_sli::measure::Measure;
-use pointsman_sli::pool::Estimate;
 use pointsman_sli::slo::Day;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -27,6 +27,7 @@ use crate::gates::deletions::Reader;
 use crate::gates::{GateId, Gates, Question};
 use crate::metrics::Metrics;
 use crate::now;
+use crate::traces::Traces;
 use crate::view;
 use crate::world::World;
 
@@ -62,6 +63,8 @@ pub(crate) enum Request {
     HungUp(GateId),
     /// What the page shows.
     State(oneshot::Sender<String>),
+    /// A part of it, closer.
+    Detail(view::Detail, oneshot::Sender<Option<String>>),
     /// The SLI for perf-dash.
     PerfDash(oneshot::Sender<String>),
 }
@@ -82,12 +85,12 @@ pub(crate) struct Owner {
     pub measure: Measure,
     /// Finished days, oldest first.
     pub days: VecDeque<Day>,
-    /// The SLI of the last hours.
-    pub history: VecDeque<(Moment, Option<Estimate>)>,
+    pub history: History,
     pub followed: BTreeMap<Key, Followed>,
     /// Programmers that relays speak for.
     relayed: HashMap<Key, ProgrammerId>,
     metrics: Metrics,
+    traces: Option<Traces>,
     recorder: Recorder,
     observed: mpsc::Sender<Observation>,
     /// Asks the API server for what gates have to know for certain.
@@ -107,6 +110,7 @@ pub(crate) struct Owner {
 pub(crate) struct Parts {
     pub config: Config,
     pub metrics: Metrics,
+    pub traces: Option<Traces>,
     pub recorder: Recorder,
     pub observed: mpsc::Sender<Observation>,
     pub reader: Arc<Reader>,
@@ -120,6 +124,7 @@ impl Owner {
         let Parts {
             config,
             metrics,
+            traces,
             recorder,
             observed,
             reader,
@@ -138,10 +143,11 @@ impl Owner {
             gates: Gates::default(),
             measure,
             days: found.days.into(),
-            history: VecDeque::new(),
+            history: History::default(),
             followed: BTreeMap::new(),
             relayed: HashMap::new(),
             metrics,
+            traces,
             recorder,
             observed,
             reader,
@@ -224,6 +230,10 @@ impl Owner {
             Request::State(reply) => {
                 let _ = reply.send(view::state(self, now()).to_string());
             }
+            Request::Detail(detail, reply) => {
+                let found = view::detail(self, &detail, now());
+                let _ = reply.send(found.map(|it| it.to_string()));
+            }
             Request::PerfDash(reply) => {
                 let _ = reply.send(self.perf_dash(now()));
             }
@@ -258,13 +268,15 @@ impl Owner {
         self.next_tick = at + TICK;
         self.world.fold.review(wall);
         self.take_in_done(wall);
-        let judgement = self.judge(wall);
+        let circumstances = self.circumstances();
+        let judgement = judgement::judge(&self.world.fold, circumstances, wall);
+        self.history.observe(judgement.impact.as_ref(), wall);
         let (level, unfinished) = (judgement.level, judgement.unfinished);
         if let Some(day) = self.measure.tick(wall, &unfinished) {
             self.finish_day(day);
         }
         if at >= self.next_history {
-            self.next_history = at + Duration::from_secs(15);
+            self.next_history = at + history::STEP;
             self.remember(wall);
         }
         if at >= self.next_save {
@@ -292,10 +304,23 @@ impl Owner {
             let Some(latency) = at.map(|at| at.since(change.began())) else {
                 continue;
             };
-            self.metrics.reached(share, latency);
-            if milestone == Milestone::Most {
-                self.metrics.sli.change(&change.what);
-                self.measure.reached_most(latency, wall);
+            let trace = match (milestone, &self.traces) {
+                (Milestone::All, Some(traces)) => {
+                    traces.offer(&change, &self.world.fold, self.measure.day().objective())
+                }
+                _ => None,
+            };
+            self.metrics
+                .reached(share, latency, trace.map(|trace| (trace, wall)));
+            match milestone {
+                Milestone::Most => {
+                    self.metrics.sli.change(&change.what);
+                    self.measure.reached_most(latency, wall);
+                }
+                Milestone::All => {
+                    self.history.done(&change, wall);
+                    self.metrics.everywhere(&change);
+                }
             }
         }
     }

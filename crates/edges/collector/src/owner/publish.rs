@@ -15,9 +15,6 @@ use crate::follow::Observation;
 use crate::gates::Past;
 use crate::now;
 
-/// Values of the SLI that the page draws.
-const HISTORY: usize = 480;
-
 impl Owner {
     pub(super) fn open_gates(&mut self) {
         for past in self.gates.open(&mut self.world, Instant::now(), now()) {
@@ -94,11 +91,14 @@ impl Owner {
 
     /// What is true now: whatever is shown is part of it.
     pub fn judge(&self, now: Moment) -> Judgement<'_> {
-        let circumstances = Circumstances {
+        judgement::judge(&self.world.fold, self.circumstances(), now)
+    }
+
+    pub(super) fn circumstances(&self) -> Circumstances {
+        Circumstances {
             listed: self.world.knows_enough(),
             waiting: self.gates.waiting().len(),
-        };
-        judgement::judge(&self.world.fold, circumstances, now)
+        }
     }
 
     /// Both forms of the SLI, pooled and exact.
@@ -113,10 +113,7 @@ impl Owner {
 
     pub(super) fn remember(&mut self, wall: Moment) {
         let [pooled, _] = self.forms(&self.judge(wall), wall);
-        self.history.push_back((wall, pooled.p99));
-        while self.history.len() > HISTORY {
-            self.history.pop_front();
-        }
+        self.history.step(wall, pooled.p99);
         self.publish_sli(wall);
     }
 
