@@ -137,6 +137,17 @@ impl Network {
         self.client.run(move || ask(target))
     }
 
+    /// A new connection of a process of the node.
+    pub fn ask_on_node(&self, address: &str, port: u16) -> Answer {
+        let target: SocketAddr = format!("{address}:{port}").parse().unwrap();
+        self.node.run(move || ask(target))
+    }
+
+    /// Runs a script where the client is.
+    pub fn on_client(&self, script: &str) {
+        self.client.sh(script);
+    }
+
     /// Whether somebody listens there, for the client.
     pub fn is_open(&self, address: &str, port: u16) -> bool {
         let target: SocketAddr = format!("{address}:{port}").parse().unwrap();
