@@ -143,11 +143,6 @@ impl Network {
         self.node.run(move || ask(target))
     }
 
-    /// Runs a script where the client is.
-    pub fn on_client(&self, script: &str) {
-        self.client.sh(script);
-    }
-
     /// Whether somebody listens there, for the client.
     pub fn is_open(&self, address: &str, port: u16) -> bool {
         let target: SocketAddr = format!("{address}:{port}").parse().unwrap();

@@ -107,8 +107,10 @@ pub(crate) struct Listeners<A> {
 struct Open<A> {
     service: ServiceName,
     choice: Arc<Mutex<Choice<A>>>,
-    /// Ends with the value; empty while the port cannot be had.
+    /// Ends with the value, a moment later; empty while the port cannot be had.
     task: JoinSet<()>,
+    /// The log has why the port cannot be had.
+    reported: bool,
 }
 
 impl<A: Address> Listeners<A> {
@@ -132,40 +134,49 @@ impl<A: Address> Listeners<A> {
                     open.service = listener.service.clone();
                     lock(&open.choice).update(listener);
                 }
-                None => self.add(port, listener),
+                None => {
+                    let mut open = Open {
+                        service: listener.service.clone(),
+                        choice: Arc::new(Mutex::new(Choice::new(listener))),
+                        task: JoinSet::new(),
+                        reported: false,
+                    };
+                    self.listen(port, &mut open);
+                    self.open.insert(port, open);
+                }
             }
         }
-        self.try_again();
+        self.count();
     }
 
-    fn add(&mut self, port: NodePort, listener: Listener<A>) {
-        let open = Open {
-            service: listener.service.clone(),
-            choice: Arc::new(Mutex::new(Choice::new(listener))),
-            task: JoinSet::new(),
-        };
-        self.open.insert(port, open);
-    }
-
-    /// Opens what could not be opened so far. Whoever has the port may have given it up.
+    /// Opens what could not be opened so far: whoever had the port may have given it up.
     pub fn try_again(&mut self) {
-        for (port, open) in &mut self.open {
-            if !open.task.is_empty() {
-                continue;
+        let mut open = std::mem::take(&mut self.open);
+        for (port, open) in open.iter_mut().filter(|(_, open)| open.task.is_empty()) {
+            self.listen(*port, open);
+        }
+        self.open = open;
+        self.count();
+    }
+
+    fn listen(&self, port: NodePort, open: &mut Open<A>) {
+        let address = SocketAddr::new(loopback(A::FAMILY), port.0.get());
+        match bind(address, Wildcard::OwnFamily) {
+            Ok(listener) => {
+                let (choice, connections) = (Arc::clone(&open.choice), Arc::clone(&self.connections));
+                open.task.spawn(accept(listener, choice, connections));
             }
-            let address = SocketAddr::new(loopback(A::FAMILY), port.0.get());
-            match bind(address, Wildcard::OwnFamily) {
-                Ok(listener) => {
-                    let (choice, connections) = (Arc::clone(&open.choice), Arc::clone(&self.connections));
-                    open.task.spawn(accept(listener, choice, connections));
-                }
-                Err(error) => {
-                    self.metrics.failures.inc();
-                    let service = &open.service;
+            Err(error) => {
+                self.metrics.failures.inc();
+                let service = &open.service;
+                if !std::mem::replace(&mut open.reported, true) {
                     tracing::warn!(%service, %address, %error, "the node port cannot be served on localhost, trying again");
                 }
             }
         }
+    }
+
+    fn count(&self) {
         let listening = self.open.values().filter(|open| !open.task.is_empty());
         self.metrics.listeners.set(listening.count() as f64);
     }

@@ -112,13 +112,13 @@ impl<A: Address> Side<A> {
     /// Looks after the rules: whether they are as we left them, and whether they are what we believe.
     pub fn check(&mut self, now: Instant) {
         self.guarded(now, Event::Due);
+        if let Some(listeners) = &mut self.listeners {
+            listeners.try_again();
+        }
     }
 
     /// What is done every sync period, whatever happens.
     pub fn look(&mut self) {
-        if let Some(listeners) = &mut self.listeners {
-            listeners.try_again();
-        }
         if self.settings.localhost != Localhost::Ignored {
             count_refused::<A>(&mut self.refused, &self.metrics.localhost);
         }
