@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 pub enum Feature {
     /// `serving` and `terminating` conditions in EndpointSlices (KEP-1672).
     EndpointSliceTerminatingCondition,
+    /// Node ports on localhost in nftables mode (KEP-6032).
+    KubeProxyNFTablesLocalhostNodePorts,
     /// Only chains of changed Services are given to `iptables-restore` (KEP-3453).
     MinimizeIPTablesRestore,
     /// Nodes ask each other whether they are there, and traffic avoids those that others do not reach.
@@ -19,6 +21,7 @@ impl Feature {
     /// Every feature, for `--help` and for parsing.
     pub const ALL: [Feature; 4] = [
         Feature::EndpointSliceTerminatingCondition,
+        Feature::KubeProxyNFTablesLocalhostNodePorts,
         Feature::MinimizeIPTablesRestore,
         Feature::PeerReachability,
         Feature::SubSecondProbes,
@@ -28,6 +31,7 @@ impl Feature {
     pub fn name(self) -> &'static str {
         match self {
             Feature::EndpointSliceTerminatingCondition => "EndpointSliceTerminatingCondition",
+            Feature::KubeProxyNFTablesLocalhostNodePorts => "KubeProxyNFTablesLocalhostNodePorts",
             Feature::MinimizeIPTablesRestore => "MinimizeIPTablesRestore",
             Feature::PeerReachability => "PeerReachability",
             Feature::SubSecondProbes => "SubSecondProbes",
@@ -36,7 +40,7 @@ impl Feature {
 
     /// Whether the feature is on by default.
     pub fn default_on(self) -> bool {
-        true
+        self != Feature::KubeProxyNFTablesLocalhostNodePorts
     }
 }
 
