@@ -19,7 +19,7 @@ pub enum Feature {
 
 impl Feature {
     /// Every feature, for `--help` and for parsing.
-    pub const ALL: [Feature; 4] = [
+    pub const ALL: [Feature; 5] = [
         Feature::EndpointSliceTerminatingCondition,
         Feature::KubeProxyNFTablesLocalhostNodePorts,
         Feature::MinimizeIPTablesRestore,

@@ -38,7 +38,7 @@ impl Echo {
         let open = |kind| socket_with(family, kind, flags, Some(protocol));
         let socket = open(SocketType::DGRAM).or_else(|_| open(SocketType::RAW))?;
         Ok(Self {
-            socket: AsyncFd::register_with_interest(socket, Interest::READABLE)?,
+            socket: AsyncFd::with_interest(socket, Interest::READABLE)?,
             v6,
             nonce: fastrand::u32(..),
             sequence: 0,
