@@ -39,6 +39,8 @@ pub struct Machine {
     /// Both kernel interfaces of iptables hold Kubernetes' chains.
     pub both_interfaces: bool,
     pub forwards: Option<bool>,
+    /// The policy of iptables' chain FORWARD is DROP, as Docker leaves it.
+    pub drops_forwarded: bool,
     /// Connections that are tracked, and how many may be.
     pub tracked: Option<(u64, u64)>,
     /// Service proxies that run, by name and process.
@@ -83,6 +85,7 @@ pub fn machine(facts: &Machine) -> Vec<Finding> {
     let mut findings = vec![kernel(facts), rights(facts)];
     findings.extend(iptables(facts));
     findings.push(forwarding(facts));
+    findings.extend(facts.drops_forwarded.then(drop_policy));
     findings.extend(facts.tracked.map(tracking));
     findings.push(writers(facts));
     findings.push(listeners(facts));
@@ -165,6 +168,15 @@ fn forwarding(facts: &Machine) -> Finding {
         verdict,
         found.to_owned(),
         "sysctl -w net.ipv4.ip_forward=1, and in /etc/sysctl.d",
+    )
+}
+
+fn drop_policy() -> Finding {
+    finding(
+        "forwarding",
+        Verdict::Warn,
+        "the policy of FORWARD is DROP: nftables mode forwards only what rules there accept".to_owned(),
+        "see that rules of FORWARD accept pods (with Docker: DOCKER-USER) before the node runs nftables mode: docs/neighbours.md",
     )
 }
 
@@ -374,7 +386,7 @@ mod tests {
     #[test]
     fn every_trouble_is_called_so_and_comes_with_advice() {
         type Change = fn(&mut Machine);
-        let cases: [(&str, Verdict, Change); 11] = [
+        let cases: [(&str, Verdict, Change); 12] = [
             ("kernel", Verdict::Warn, |node| {
                 node.nftables = Some(Err("no".into()))
             }),
@@ -387,6 +399,7 @@ mod tests {
             }),
             ("iptables", Verdict::Fail, |node| node.both_interfaces = true),
             ("forwarding", Verdict::Fail, |node| node.forwards = Some(false)),
+            ("forwarding", Verdict::Warn, |node| node.drops_forwarded = true),
             ("conntrack", Verdict::Warn, |node| node.tracked = Some((80, 100))),
             ("conntrack", Verdict::Fail, |node| node.tracked = Some((100, 100))),
             ("writers", Verdict::Fail, |node| {

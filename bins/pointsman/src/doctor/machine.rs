@@ -13,6 +13,9 @@ const NET_ADMIN: u32 = 12;
 /// Where the proxy listens.
 const PORTS: [u16; 2] = [10249, 10256];
 
+/// The kernel interfaces of iptables.
+const VARIANTS: [Variant; 2] = [Variant::Nft, Variant::Legacy];
+
 /// A listening socket in `/proc/net/tcp`.
 const LISTENING: &str = "0A";
 
@@ -28,8 +31,12 @@ pub fn look() -> Machine {
             Ok(_) => Ok("nf_tables".to_owned()),
             Err(error) => Err(error.to_string()),
         }),
-        both_interfaces: net_admin && [Variant::Nft, Variant::Legacy].into_iter().all(has_kubernetes),
+        both_interfaces: net_admin && VARIANTS.into_iter().all(|it| holds(it, "nat", ":KUBE-SERVICES ")),
         forwards: word("/proc/sys/net/ipv4/ip_forward").map(|value| value == "1"),
+        drops_forwarded: net_admin
+            && VARIANTS
+                .into_iter()
+                .any(|it| holds(it, "filter", ":FORWARD DROP ")),
         tracked: number("/proc/sys/net/netfilter/nf_conntrack_count")
             .zip(number("/proc/sys/net/netfilter/nf_conntrack_max")),
         proxies: running(|name, arguments| {
@@ -77,11 +84,12 @@ fn has_net_admin() -> bool {
     set.is_some_and(|set| set >> NET_ADMIN & 1 == 1)
 }
 
-fn has_kubernetes(variant: Variant) -> bool {
+/// Whether a table that the kernel has in this interface says so.
+fn holds(variant: Variant, table: &str, words: &str) -> bool {
     Variant::in_use(IpFamily::V4).contains(&variant)
         && Iptables::<Ipv4Addr>::new(variant)
-            .save("nat")
-            .is_ok_and(|rules| rules.contains(":KUBE-SERVICES "))
+            .save(table)
+            .is_ok_and(|rules| rules.contains(words))
 }
 
 /// Processes in our network namespace that are meant.

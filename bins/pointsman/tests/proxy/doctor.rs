@@ -40,6 +40,13 @@ fn troubles_of_a_node_are_found_and_a_healthy_one_has_none() {
         "{writers}"
     );
 
+    network.node.sh("iptables -w -P FORWARD DROP");
+    let (code, findings) = ask(&cluster);
+    let said = findings
+        .iter()
+        .any(|finding| finding["found"].to_string().contains("FORWARD is DROP"));
+    assert!(code == Some(0) && said, "{findings:?}");
+
     network.node.sysctl("ipv4/ip_forward", "0");
     network.node.sh("iptables-legacy -w -t nat -N KUBE-SERVICES");
     let (code, findings) = ask(&cluster);
