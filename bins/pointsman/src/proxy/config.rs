@@ -79,6 +79,7 @@ pub(super) fn resolve(flags: Flags, file: File) -> anyhow::Result<Config> {
         localhost_node_ports: localhost_node_ports
             .or(flags.iptables_localhost_nodeports)
             .unwrap_or(true),
+        nftables_localhost_node_ports: gates.enabled(Feature::KubeProxyNFTablesLocalhostNodePorts),
         node_ip: node_ip(file.bind_address.or(flags.bind_address).as_deref())?,
         healthz: address(healthz.as_deref(), "0.0.0.0:10256", 10256)?,
         metrics: address(metrics.as_deref(), "127.0.0.1:10249", 10249)?,
@@ -283,7 +284,10 @@ fn shown(config: &Config) -> Value {
         "nodePortAddresses": config.node_ports.entries,
         "bindAddress": config.node_ip.map(|ip| ip.to_string()).unwrap_or_default(),
         "bindAddressHardFail": config.bind_or_fail,
-        "featureGates": { Feature::MinimizeIPTablesRestore.name(): config.restores == Restores::Minimal },
+        "featureGates": {
+            Feature::MinimizeIPTablesRestore.name(): config.restores == Restores::Minimal,
+            Feature::KubeProxyNFTablesLocalhostNodePorts.name(): config.nftables_localhost_node_ports,
+        },
         "healthzBindAddress": listen(config.healthz),
         "metricsBindAddress": listen(config.metrics),
     })

@@ -13,6 +13,7 @@ mod faults;
 mod features;
 mod image;
 mod kubectl;
+mod localhost;
 mod metrics;
 mod node;
 mod peer;

@@ -137,6 +137,12 @@ impl Network {
         self.client.run(move || ask(target))
     }
 
+    /// A new connection of a process of the node.
+    pub fn ask_on_node(&self, address: &str, port: u16) -> Answer {
+        let target: SocketAddr = format!("{address}:{port}").parse().unwrap();
+        self.node.run(move || ask(target))
+    }
+
     /// Whether somebody listens there, for the client.
     pub fn is_open(&self, address: &str, port: u16) -> bool {
         let target: SocketAddr = format!("{address}:{port}").parse().unwrap();

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 pub enum Feature {
     /// `serving` and `terminating` conditions in EndpointSlices (KEP-1672).
     EndpointSliceTerminatingCondition,
+    /// Node ports on localhost in nftables mode (KEP-6032).
+    KubeProxyNFTablesLocalhostNodePorts,
     /// Only chains of changed Services are given to `iptables-restore` (KEP-3453).
     MinimizeIPTablesRestore,
     /// Millisecond offsets in probes (KEP-3066).
@@ -15,8 +17,9 @@ pub enum Feature {
 
 impl Feature {
     /// Every feature, for `--help` and for parsing.
-    pub const ALL: [Feature; 3] = [
+    pub const ALL: [Feature; 4] = [
         Feature::EndpointSliceTerminatingCondition,
+        Feature::KubeProxyNFTablesLocalhostNodePorts,
         Feature::MinimizeIPTablesRestore,
         Feature::SubSecondProbes,
     ];
@@ -25,6 +28,7 @@ impl Feature {
     pub fn name(self) -> &'static str {
         match self {
             Feature::EndpointSliceTerminatingCondition => "EndpointSliceTerminatingCondition",
+            Feature::KubeProxyNFTablesLocalhostNodePorts => "KubeProxyNFTablesLocalhostNodePorts",
             Feature::MinimizeIPTablesRestore => "MinimizeIPTablesRestore",
             Feature::SubSecondProbes => "SubSecondProbes",
         }
@@ -32,7 +36,7 @@ impl Feature {
 
     /// Whether the feature is on by default.
     pub fn default_on(self) -> bool {
-        true
+        self != Feature::KubeProxyNFTablesLocalhostNodePorts
     }
 }
 

@@ -17,6 +17,7 @@ pub mod convert;
 pub mod guard;
 pub mod health;
 pub mod index;
+pub mod localhost;
 pub mod packet;
 pub mod programmer;
 pub mod schedule;
@@ -35,6 +36,6 @@ pub use programmer::{
     Recovery, Restored, Restores, States, Written,
 };
 pub use select::{Reachable, Selection, Viewpoint};
-pub use settings::{InterfaceName, LocalDetector, MasqueradeMark, NodePortAddresses, Settings};
+pub use settings::{InterfaceName, LocalDetector, Localhost, MasqueradeMark, NodePortAddresses, Settings};
 pub use state::{PortState, PortView, ServiceState};
 pub use sync::{Outcome, Synchroniser};

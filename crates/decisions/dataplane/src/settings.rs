@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use pointsman_model::{Address, Cidr};
+use pointsman_model::{Address, Cidr, Protocol};
 
 /// What both backends need to know about the node and the operator's choices.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub struct Settings<A> {
     pub node_ip: Option<A>,
     /// Node ports also answer on 127.0.0.1 (iptables and IPv4 only).
     pub localhost_node_ports: bool,
+    /// What becomes of connections to node ports of a loopback address (nftables only).
+    pub localhost: Localhost,
     /// The kernel accepts out-of-window TCP packets, so invalid ones need not be dropped.
     pub conntrack_liberal: bool,
     /// The kernel has counters that rules may name (nfacct; iptables only).
@@ -36,6 +38,7 @@ impl<A: Address> Default for Settings<A> {
             node_ports: NodePortAddresses::All,
             node_ip: None,
             localhost_node_ports: true,
+            localhost: Localhost::Ignored,
             conntrack_liberal: false,
             named_counters: false,
             service_cidrs: Box::default(),
@@ -139,6 +142,29 @@ impl<A: Address> LocalDetector<A> {
     }
 }
 
+/// What nftables mode does about connections to node ports of 127.0.0.1 and ::1 (KEP-6032).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Localhost {
+    /// Nothing: the feature is off.
+    #[default]
+    Ignored,
+    /// Node ports do not answer on loopback addresses, and say so.
+    Refused,
+    /// Listeners carry TCP to endpoints; they cannot carry anything else.
+    Served,
+}
+
+impl Localhost {
+    /// The protocols that are refused, and counted.
+    pub const fn refused(self) -> &'static [Protocol] {
+        match self {
+            Self::Ignored => &[],
+            Self::Refused => &[Protocol::Tcp, Protocol::Udp, Protocol::Sctp],
+            Self::Served => &[Protocol::Udp, Protocol::Sctp],
+        }
+    }
+}
+
 /// On which of the node's addresses node ports answer (`nodePortAddresses`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodePortAddresses<A> {
@@ -204,6 +230,16 @@ impl NodePortRanges {
         ranges
     }
 
+    /// Where the feature is on: served if an entry of the family means loopback and nothing else. A range that happens
+    /// to contain it, such as all addresses, does not ask for it.
+    pub fn localhost<A: Address>(&self) -> Localhost {
+        let is_loopback = |range: &Cidr<A>| A::LOOPBACK.contains(range.network());
+        match self.ranges(None).iter().any(is_loopback) {
+            true => Localhost::Served,
+            false => Localhost::Refused,
+        }
+    }
+
     /// The addresses to answer on, given the node's own address and those of all its interfaces.
     pub fn resolve<A: Address>(&self, primary: Option<A>, interfaces: &[A]) -> NodePortAddresses<A> {
         let ranges = self.ranges(primary);
@@ -264,6 +300,26 @@ mod tests {
         assert!(six.is_empty());
         let four = entries(&["primary"]).ranges(Some(Ipv4Addr::new(10, 0, 0, 1)));
         assert_eq!(four[0].to_string(), "10.0.0.1/32");
+    }
+
+    #[test]
+    fn localhost_is_served_where_an_entry_of_the_family_means_it_alone() {
+        use Localhost::{Refused, Served};
+        for (list, four, six) in [
+            (&["primary", "localhost"][..], Served, Served),
+            (&["127.0.0.1/32"], Served, Refused),
+            (&["10.0.0.0/8", "::1/128"], Refused, Served),
+            (&["all"], Refused, Refused),
+            (&["126.0.0.0/7", "::/127"], Refused, Refused),
+            (&["primary"], Refused, Refused),
+        ] {
+            let found = entries(list);
+            assert_eq!(
+                (found.localhost::<Ipv4Addr>(), found.localhost::<Ipv6Addr>()),
+                (four, six),
+                "{list:?}"
+            );
+        }
     }
 
     #[test]

@@ -73,7 +73,13 @@ impl KernelTable {
                 },
             );
         }
-        for rule in rules {
+        for mut rule in rules {
+            // What was counted meanwhile is no difference.
+            for expr in &mut rule.exprs {
+                if let Expr::Counter { packets, bytes } = expr {
+                    (*packets, *bytes) = (0, 0);
+                }
+            }
             if let Some(content) = table.chains.get_mut(&rule.chain) {
                 content.rules.push(rule.exprs);
             }

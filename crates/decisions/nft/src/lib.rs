@@ -26,5 +26,5 @@ pub use inventory::{Inventory, Records};
 pub use kernel_table::{ChainContent, KernelTable, RefusedChange, SetContent};
 pub use planner::{Adoption, Planned, Planner, Update};
 pub use pool::Pool;
-pub use ruleset::{Ruleset, TABLE, TableSettings, family};
+pub use ruleset::{Ruleset, TABLE, TableSettings, family, refused_on_localhost};
 pub use set_id::SetId;

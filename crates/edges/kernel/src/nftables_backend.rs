@@ -9,9 +9,9 @@ use std::io;
 use std::sync::{Arc, mpsc};
 
 use pointsman_dataplane::{Batch, Change, Effort, Look, ProgramError, Programmer, Scope, Settings, Written};
-use pointsman_model::Address;
+use pointsman_model::{Address, Protocol};
 use pointsman_netlink::nft::{Generation, Name, Op, Transaction};
-use pointsman_netlink_io::{Buffers, Client, CommitError};
+use pointsman_netlink_io::{Buffers, Client, CommitError, RequestError};
 use pointsman_nft::{Inventory, Planner, Records, SetId, TABLE, TableSettings, family};
 
 use crate::clean_up::{Holders, clean_up_iptables};
@@ -244,6 +244,14 @@ impl<A: Address> NftablesBackend<A> {
         let Self { kernel, commits, .. } = self;
         commits.drift(|| kernel.generation())
     }
+}
+
+/// How many packets our table refused on loopback addresses, in the network namespace of the calling thread.
+pub fn refused_on_localhost<A: Address>() -> Result<Vec<(Protocol, u64)>, RequestError> {
+    let mut client = Client::open(Buffers::default())?;
+    let rules = client.rules(family::<A>(), &TABLE)?;
+    let rules: Vec<_> = rules.into_iter().map(|(rule, _)| rule).collect();
+    Ok(pointsman_nft::refused_on_localhost(&rules))
 }
 
 impl<A: Address> Programmer<A> for NftablesBackend<A> {

@@ -7,7 +7,7 @@ use pointsman_api_client::Source;
 use pointsman_dataplane::schedule::Intervals;
 use pointsman_dataplane::settings::NodePortRanges;
 use pointsman_dataplane::{
-    InterfaceName, LocalDetector, MasqueradeMark, NodePortAddresses, Restores, Settings,
+    InterfaceName, LocalDetector, Localhost, MasqueradeMark, NodePortAddresses, Restores, Settings,
 };
 use pointsman_fabric::Prefix;
 use pointsman_kernel::Mode;
@@ -37,6 +37,8 @@ pub struct Config {
     pub node_ports: NodePortRanges,
     /// Node ports also answer on 127.0.0.1 (iptables mode).
     pub localhost_node_ports: bool,
+    /// In nftables mode too, where `node_ports` names a loopback address (gate `KubeProxyNFTablesLocalhostNodePorts`).
+    pub nftables_localhost_node_ports: bool,
     /// The node's address, instead of the one its Node names.
     pub node_ip: Option<IpAddr>,
     /// Where `/healthz` and `/livez` are served.
@@ -124,6 +126,10 @@ impl Config {
             node_ports,
             node_ip,
             localhost_node_ports: self.localhost_node_ports && self.mode == Mode::Iptables,
+            localhost: match self.mode == Mode::Nftables && self.nftables_localhost_node_ports {
+                true => self.node_ports.localhost::<A>(),
+                false => Localhost::Ignored,
+            },
             conntrack_liberal: node.conntrack_liberal,
             named_counters: node.named_counters && self.mode == Mode::Iptables,
             service_cidrs: node
@@ -154,6 +160,7 @@ pub(crate) mod tests {
             local: LocalMode::NodeCidr,
             node_ports: NodePortRanges::default(),
             localhost_node_ports: true,
+            nftables_localhost_node_ports: false,
             node_ip: None,
             healthz: None,
             metrics: None,
@@ -181,13 +188,26 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn node_ports_answer_on_localhost_in_iptables_mode_only() {
+    fn node_ports_answer_on_localhost_in_iptables_mode_and_with_the_gate_in_nftables_mode() {
         let node = NodeState::default();
         assert!(config().settings::<Ipv4Addr>(&node).localhost_node_ports);
         let nftables = Config {
             mode: Mode::Nftables,
             ..config()
         };
-        assert!(!nftables.settings::<Ipv4Addr>(&node).localhost_node_ports);
+        let settings = nftables.settings::<Ipv4Addr>(&node);
+        assert!(!settings.localhost_node_ports);
+        assert_eq!(settings.localhost, Localhost::Ignored);
+        let with_gate = |mode| Config {
+            mode,
+            nftables_localhost_node_ports: true,
+            node_ports: NodePortRanges {
+                entries: vec!["localhost".into()],
+            },
+            ..config()
+        };
+        let of = |mode| with_gate(mode).settings::<Ipv4Addr>(&node).localhost;
+        assert_eq!(of(Mode::Nftables), Localhost::Served);
+        assert_eq!(of(Mode::Iptables), Localhost::Ignored);
     }
 }

@@ -20,6 +20,7 @@ mod run;
 
 mod flows;
 mod http;
+mod localhost;
 mod others;
 mod owner;
 mod read;

@@ -15,6 +15,8 @@ use pointsman_telemetry::{
     exponential_buckets, linear_buckets,
 };
 
+use crate::localhost::{self, LocalhostMetrics};
+
 const FAMILY: &[&str] = &["ip_family"];
 
 /// All metrics of the process.
@@ -70,6 +72,8 @@ pub struct FamilyMetrics {
     pub flows_deleted: Counter,
     /// How long looking for stale flows takes.
     pub flows_duration: Histogram,
+    /// What nftables mode does about node ports of loopback addresses.
+    pub localhost: LocalhostMetrics,
 }
 
 impl Metrics {
@@ -221,6 +225,7 @@ struct Defined {
     no_local: Family<Gauge>,
     flows_deleted: Family<Counter>,
     flows_duration: Family<Histogram>,
+    localhost: Option<localhost::Defined>,
 }
 
 /// When and how long.
@@ -290,6 +295,7 @@ impl Defined {
                 "kubeproxy_conntrack_reconciler_deleted_entries_total",
                 "Connection-tracking entries of UDP flows deleted because their endpoint is gone.",
             ),
+            localhost: (!iptables).then(|| localhost::Defined::new(registry)),
             flows_duration: duration(
                 registry,
                 "kubeproxy_conntrack_reconciler_sync_duration_seconds",
@@ -338,6 +344,10 @@ impl Defined {
             repairs: self.writes.repairs.with(&series),
             flows_deleted: self.flows_deleted.with(&series),
             flows_duration: self.flows_duration.with(&series),
+            localhost: self
+                .localhost
+                .as_ref()
+                .map_or_else(LocalhostMetrics::default, |defined| defined.of(family)),
         }
     }
 }

@@ -242,6 +242,8 @@ impl Owner {
         // Rules that name a counter which somebody removed could not be written.
         self.node.named_counters = self.config.mode == Mode::Iptables && counters::make_named();
         self.node_changed(now);
+        self.v4.look();
+        self.v6.look();
     }
 
     fn node_changed(&mut self, now: Instant) {

@@ -75,9 +75,23 @@ pub async fn run(
     );
     let measured = Metrics::new(&registry, config.mode);
     let client = client.measured_by(measured.requests.clone());
-    let minimal = f64::from(u8::from(config.restores == Restores::Minimal));
-    let gate = [Feature::MinimizeIPTablesRestore.name(), ""];
-    measured.features.with(&gate).set(minimal);
+    for (gate, stage, on) in [
+        (
+            Feature::MinimizeIPTablesRestore,
+            "",
+            config.restores == Restores::Minimal,
+        ),
+        (
+            Feature::KubeProxyNFTablesLocalhostNodePorts,
+            "ALPHA",
+            config.nftables_localhost_node_ports,
+        ),
+    ] {
+        measured
+            .features
+            .with(&[gate.name(), stage])
+            .set(f64::from(u8::from(on)));
+    }
     let watermarks = Watermarks::new(&config.node, jiff::Timestamp::now());
     let (sender, reports) = mpsc::unbounded_channel();
     let (events, writing_events) = Recorder::new(client.clone(), "pointsman-proxy");

@@ -10,18 +10,21 @@ use std::time::Instant;
 use jiff::Timestamp;
 use pointsman_dataplane::guard::{Comparisons, Event, Found, Guard, Order};
 use pointsman_dataplane::health::HealthCheck;
+use pointsman_dataplane::localhost::Listening;
 use pointsman_dataplane::schedule::Next;
 use pointsman_dataplane::state::ExternalIps;
 use pointsman_dataplane::sync::{Done, Resource};
 use pointsman_dataplane::{
-    Batch, Index, NodePortAddresses, Outcome, ProgramError, Progress, Restores, Scope, Settings, States,
-    Synchroniser, Written,
+    Batch, Index, Localhost, NodePortAddresses, Outcome, ProgramError, Progress, Restores, Scope, Settings,
+    States, Synchroniser, Written,
 };
+use pointsman_kernel::interfaces::has_family;
 use pointsman_kernel::{Commits, Mode};
 use pointsman_model::{Address, Moment, NodeName, ServiceName};
 
 use crate::config::{Config, NodeState};
 use crate::flows::Flows;
+use crate::localhost::{Listeners, count_refused};
 use crate::metrics::FamilyMetrics;
 use crate::worker::{Chain, Job, Report, Worker};
 
@@ -31,6 +34,10 @@ pub(crate) struct Side<A> {
     guard: Guard,
     worker: Worker<A>,
     flows: Flows<A>,
+    /// On loopback addresses, where they are served.
+    listeners: Option<Listeners<A>>,
+    /// Packets that the table refused there, as last read.
+    refused: [u64; 3],
     settings: Settings<A>,
     metrics: FamilyMetrics,
     /// What the last comparison found.
@@ -65,6 +72,9 @@ impl<A: Address> Side<A> {
             guard: Guard::new(comparisons, config.sync_period),
             worker: Worker::start(open, settings.clone(), report)?,
             flows: Flows::start(metrics.clone())?,
+            listeners: (settings.localhost == Localhost::Served && has_family(A::FAMILY))
+                .then(|| Listeners::new(metrics.localhost.clone())),
+            refused: [0; 3],
             settings,
             metrics,
             differing: Vec::new(),
@@ -102,6 +112,16 @@ impl<A: Address> Side<A> {
     /// Looks after the rules: whether they are as we left them, and whether they are what we believe.
     pub fn check(&mut self, now: Instant) {
         self.guarded(now, Event::Due);
+        if let Some(listeners) = &mut self.listeners {
+            listeners.try_again();
+        }
+    }
+
+    /// What is done every sync period, whatever happens.
+    pub fn look(&mut self) {
+        if self.settings.localhost != Localhost::Ignored {
+            count_refused::<A>(&mut self.refused, &self.metrics.localhost);
+        }
     }
 
     fn guarded(&mut self, now: Instant, event: Event) {
@@ -189,6 +209,7 @@ impl<A: Address> Side<A> {
 
     fn finish(&mut self, batch: Batch<A>, result: Result<Written, ProgramError>, at: Instant) -> bool {
         let quiet = batch.is_empty();
+        let listening = self.listeners.as_ref().map(|_| Listening::of(&batch.changes));
         let verdict = result.as_ref().map(|_| ()).map_err(ProgramError::recovery);
         match self.sync.finish(batch, verdict, at) {
             Outcome::Done(done) => {
@@ -204,6 +225,9 @@ impl<A: Address> Side<A> {
                 if let Ok(written) = &result {
                     self.metrics.wrote(written);
                     log_written(A::FAMILY.as_str(), &done, written);
+                }
+                if let Some((listeners, listening)) = self.listeners.as_mut().zip(listening) {
+                    listeners.apply(listening);
                 }
                 self.publish(*done, at);
                 true

@@ -10,7 +10,8 @@
 //!
 //! `node` options: `ip=` (several allowed, separated by commas; the first is the node IP), `zone=`,
 //! `pods=` (local detector by range), `bridge=` and `prefix=` (by interface), `nodeports=` (as
-//! `nodePortAddresses`), and the words `masquerade-all`, `no-localhost-nodeports`, `no-external-ips`.
+//! `nodePortAddresses`), and the words `masquerade-all`, `no-localhost-nodeports`,
+//! `localhost-nodeports-gate`, `no-external-ips`.
 //!
 //! `service` options: `nodeport=`, `external=`, `lb=`, `lb-proxy=` (ipMode Proxy), `ranges=`, `policy=`
 //! (external), `internal=`, `affinity=` (seconds), `healthcheck=`, `created=` (seconds). A second line for the
@@ -26,7 +27,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use pointsman_dataplane::settings::NodePortRanges;
 use pointsman_dataplane::state::ExternalIps;
 use pointsman_dataplane::{
-    Fate, Host, Index, InterfaceName, LocalDetector, Packet, SeenAs, Settings, convert,
+    Fate, Host, Index, InterfaceName, LocalDetector, Localhost, Packet, SeenAs, Settings, convert,
 };
 use pointsman_model::{
     Address, Backend, Interner, Moment, NodeName, Port, Protocol, Service, ServiceName, Slice, Zone, parse_ip,
@@ -123,13 +124,17 @@ impl Cluster {
         };
         let mut interfaces = ips.clone();
         interfaces.push(A::LOOPBACK_ADDRESS);
+        let node_ports = NodePortRanges {
+            entries: node.node_ports.clone(),
+        };
         Settings {
             masquerade_all: word("masquerade-all"),
             local,
-            node_ports: NodePortRanges {
-                entries: node.node_ports.clone(),
-            }
-            .resolve(ips.first().copied(), &interfaces),
+            localhost: match word("localhost-nodeports-gate") {
+                true => node_ports.localhost::<A>(),
+                false => Localhost::Ignored,
+            },
+            node_ports: node_ports.resolve(ips.first().copied(), &interfaces),
             node_ip: ips.first().copied(),
             localhost_node_ports: !word("no-localhost-nodeports"),
             ..Settings::default()

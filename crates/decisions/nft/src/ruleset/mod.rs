@@ -7,6 +7,7 @@
 //! passes no rule of ours.
 
 mod balance;
+mod localhost;
 mod program;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use pointsman_netlink::nft::{
 };
 
 pub(crate) use self::balance::{timeout_rule, touch};
+pub use self::localhost::refused_on_localhost;
 use self::program::{Program, Side};
 use crate::intervals::interval_elements;
 use crate::pool::Pool;
@@ -226,7 +228,8 @@ const REFUSE: Name = Name::fixed("refuse");
 fn entry<A: Address>(chains: &mut Chains<A>, settings: &TableSettings<A>) {
     let rule = Program::<A>::new;
     let mark = settings.shared.masquerade.get();
-    hooks(chains, mark);
+    let localhost = localhost::chain(chains, settings.shared.localhost);
+    hooks(chains, mark, localhost);
     dispatch(chains, settings);
     chains.chain(
         FIREWALL,
@@ -256,7 +259,7 @@ fn entry<A: Address>(chains: &mut Chains<A>, settings: &TableSettings<A>) {
 }
 
 /// Where the kernel enters the table.
-fn hooks<A: Address>(chains: &mut Chains<A>, mark: u32) {
+fn hooks<A: Address>(chains: &mut Chains<A>, mark: u32, localhost: Option<Program<A>>) {
     let rule = Program::<A>::new;
     chains.base(
         "nat-prerouting",
@@ -264,7 +267,8 @@ fn hooks<A: Address>(chains: &mut Chains<A>, mark: u32) {
         DSTNAT,
         [rule().jump(SERVICES)],
     );
-    chains.base("nat-output", Hook::Output, DSTNAT, [rule().jump(SERVICES)]);
+    let output = [rule().jump(SERVICES)].into_iter().chain(localhost);
+    chains.base("nat-output", Hook::Output, DSTNAT, output);
     chains.base(
         "nat-postrouting",
         Hook::Postrouting,

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use pointsman_dataplane::LocalDetector;
-use pointsman_model::{Address, Cidr, IpFamily};
+use pointsman_model::{Address, Cidr, IpFamily, Protocol};
 use pointsman_netlink::nft::{
     CmpOp, CtKey, DynsetOp, Expr, FibFlags, FibResult, LookupTarget, MetaKey, Name, NatKind, PayloadBase,
     Register, RejectKind, Value, Verdict,
@@ -76,6 +76,26 @@ impl<A: Address> Program<A> {
         self.with(exprs)
             .with([address::<A>(Side::Source, next)])
             .member(set, false)
+    }
+
+    /// `meta l4proto protocol`
+    pub fn protocol_is(self, protocol: Protocol) -> Self {
+        self.with([
+            Expr::Meta {
+                dreg: r(0),
+                key: MetaKey::L4Proto,
+            },
+            Expr::Cmp {
+                sreg: r(0),
+                op: CmpOp::Eq,
+                value: Value::try_new(&[protocol.number()]).expect("one byte fits"),
+            },
+        ])
+    }
+
+    /// `counter`, for the packets that get this far in the rule.
+    pub fn counted(self) -> Self {
+        self.with([Expr::Counter { packets: 0, bytes: 0 }])
     }
 
     /// `saddr . daddr @set`

@@ -398,6 +398,28 @@ pub const CASES: &[Case<'static>] = &[
                 198.51.100.9 -> 192.168.0.2:30080 => 10.0.1.5:8080 masq",
     },
     Case {
+        name: "nftables mode refuses on localhost what its listeners cannot carry",
+        family: CaseFamily::V4,
+        cluster: "node n1 ip=192.168.0.2 pods=10.0.0.0/8 nodeports=192.168.0.0/24,127.0.0.0/8 localhost-nodeports-gate
+                  service default/web 172.30.0.1:80 nodeport=30080
+                  endpoint default/web 10.0.1.5:8080 node=n1
+                  service default/dns 172.30.0.2:53/udp nodeport=30053
+                  endpoint default/dns 10.0.1.5:53 node=n1 udp",
+        flows: "127.0.0.1 -> 127.0.0.1:30080 => 10.0.1.5:8080 masq | nftables: untouched
+                127.0.0.1 -> 127.0.0.1:30053/udp => 10.0.1.5:53 masq | nftables: rejected
+                127.0.0.1 -> 127.0.0.1:30054/udp => untouched
+                192.168.0.2 -> 192.168.0.2:30053/udp => 10.0.1.5:53 masq",
+    },
+    Case {
+        name: "nftables mode refuses node ports on localhost where only all addresses are listed",
+        family: CaseFamily::V6,
+        cluster: "node n1 ip=fd00::2 pods=fd00:1::/64 nodeports=::/0 localhost-nodeports-gate
+                  service default/web [fd00:96::1]:80 nodeport=30080
+                  endpoint default/web [fd00:1::5]:8080 node=n1",
+        flows: "::1 -> [::1]:30080 => untouched | nftables: rejected
+                fd00::2 -> [fd00::2]:30080 => [fd00:1::5]:8080 masq",
+    },
+    Case {
         name: "pods are told apart by their bridge",
         family: CaseFamily::V4,
         cluster: "node n1 ip=192.168.0.2 bridge=cbr0
