@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use pointsman_dataplane::localhost::{Choice, Listener, Listening};
+use pointsman_dataplane::localhost::{Choice, Listening};
 use pointsman_http::{Wildcard, bind};
 use pointsman_kernel::nftables_backend::refused_on_localhost;
 use pointsman_model::{Address, Backend, IpFamily, NodePort, Protocol, ServiceName};
@@ -272,6 +272,7 @@ fn refuse(stream: &TcpStream) {
 mod tests {
     use std::net::{Ipv4Addr, TcpListener as Blocking};
 
+    use pointsman_dataplane::localhost::Listener;
     use pointsman_model::Port;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
