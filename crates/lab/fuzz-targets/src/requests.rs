@@ -29,7 +29,7 @@ pub(crate) fn run(input: &[u8]) {
     assert_settled(&decoded.object, kind);
     let strict = decoded.strict.is_empty();
     let (object, warnings) = FieldValidation::Warn
-        .apply(decoded, shape)
+        .apply(decoded, kind)
         .expect("warnings refuse nothing");
     assert_eq!(warnings.is_empty(), strict);
     store(object, kind);

@@ -24,7 +24,7 @@ pub async fn serve(
 ) -> Result<Reply, ApiError> {
     let accept = text(headers, header::ACCEPT);
     let forms = &[Form::Json, Form::AggregatedDiscovery];
-    let aggregated = |document: &'static Document| {
+    let aggregated = |document: &Document| {
         let mut reply = published(document, headers);
         reply.content_type = Form::AggregatedDiscovery.content_type();
         reply.headers.push((header::VARY, "Accept".into()));
@@ -60,19 +60,19 @@ pub async fn serve(
         }
         Route::Backup => backup(server),
         Route::Api if negotiate(accept.as_deref(), forms)? == Form::AggregatedDiscovery => {
-            Ok(aggregated(discovery::aggregated_core()))
+            Ok(aggregated(&discovery::aggregated_core()))
         }
         Route::Apis if negotiate(accept.as_deref(), forms)? == Form::AggregatedDiscovery => {
-            Ok(aggregated(discovery::aggregated_groups()))
+            Ok(aggregated(&discovery::aggregated_groups()))
         }
         Route::Api => Ok(Reply::json(200, discovery::api_versions())),
         Route::Apis => Ok(Reply::json(200, discovery::group_list())),
         Route::Group(group) => found(discovery::group(&group)),
         Route::GroupVersion(group, version) => found(discovery::resource_list(&group, &version)),
-        Route::OpenApiIndex => Ok(published(openapi::index(), headers)),
+        Route::OpenApiIndex => Ok(published(&openapi::index(), headers)),
         Route::OpenApi(group, version) => {
             let document = openapi::document(&group, &version).ok_or(ApiError::NoSuchResource)?;
-            let mut reply = published(document, headers);
+            let mut reply = published(&document, headers);
             if query.get("hash").is_some() {
                 // The URL names the content, so it never changes.
                 reply
@@ -109,16 +109,16 @@ fn found(document: Option<Value>) -> Result<Reply, ApiError> {
         .ok_or(ApiError::NoSuchResource)
 }
 
-/// A document that never changes, or 304 if the client has it.
-fn published(document: &'static Document, headers: &HeaderMap) -> Reply {
+/// A document, or 304 if the client has it.
+fn published(document: &Document, headers: &HeaderMap) -> Reply {
     let etag = document.etag();
     let known = text(headers, header::IF_NONE_MATCH).is_some_and(|known| known.contains(&etag));
     let (code, body) = if known {
-        (304, &[][..])
+        (304, Bytes::new())
     } else {
-        (200, document.body.as_slice())
+        (200, document.body.clone())
     };
-    let mut reply = Reply::new(code, Body::whole(Bytes::from_static(body)));
+    let mut reply = Reply::new(code, Body::whole(body));
     reply.headers.push((header::ETAG, etag));
     reply
 }

@@ -7,7 +7,9 @@ use crate::auth::node_graph::NodeGraph;
 use crate::auth::tokens::Tokens;
 use crate::auth::{Authenticator, files};
 use crate::background::accounts::{self, Wanting};
-use crate::background::{aggregation, announce, bootstrap, expiry, garbage::Collector, namespaces, repair};
+use crate::background::{
+    aggregation, announce, bootstrap, definitions, expiry, garbage::Collector, namespaces, repair,
+};
 use crate::cache::collection::Window;
 use crate::cache::{Cache, Observer};
 use crate::config::{Config, StoreChoice};
@@ -199,6 +201,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         tokio::spawn(collector.run(server.clone())),
         tokio::spawn(namespaces::run(server.clone())),
         tokio::spawn(accounts::run(server.clone())),
+        tokio::spawn(definitions::run(server.clone())),
         tokio::spawn(expiry::expire_events(server.clone(), config.event_ttl)),
         tokio::spawn(expiry::compact(server.clone(), config.compaction_interval)),
         tokio::spawn(identities.keep_fresh(replaceable, trusted)),

@@ -113,7 +113,9 @@ impl Server {
                 return Err(ApiError::BadRequest(why));
             }
         }
-        validation.apply(decoded, shape)
+        let mut decoded = decoded;
+        decoded.strict.extend(kind.strategy.prune(&mut decoded.object));
+        validation.apply(decoded, kind)
     }
 
     /// A store failure as clients see it.

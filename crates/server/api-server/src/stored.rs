@@ -67,6 +67,16 @@ pub struct ForeignBytes {
     expected: String,
 }
 
+/// What follows the head of a custom resource that was stored when another version was the stored one: versions differ
+/// in nothing else.
+fn other_version<'a>(kind: &Kind, stored: &'a [u8]) -> Option<&'a [u8]> {
+    kind.defined?;
+    let start = format!(r#"{{"kind":"{}","apiVersion":"{}/"#, kind.kind, kind.group);
+    let rest = stored.strip_prefix(start.as_bytes())?;
+    let version = rest.iter().position(|byte| *byte == b'"')?;
+    rest[version..].strip_prefix(br#"","metadata":{"#)
+}
+
 /// The kind of change that a watch line announces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventType {
@@ -117,7 +127,10 @@ impl Encoded {
         event: EventType,
     ) -> Result<Self, ForeignBytes> {
         let head = head(kind);
-        let Some(rest) = stored.strip_prefix(head.as_bytes()) else {
+        let rest = stored
+            .strip_prefix(head.as_bytes())
+            .or_else(|| other_version(kind, stored));
+        let Some(rest) = rest else {
             return Err(ForeignBytes { expected: head });
         };
         let start = event.line_start();

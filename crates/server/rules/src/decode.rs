@@ -13,6 +13,7 @@ mod scalar;
 mod text;
 
 use crate::field_error::FieldError;
+use crate::kind::Kind;
 use crate::schema::ObjectType;
 use crate::status::ApiError;
 use serde_json::Value;
@@ -114,7 +115,7 @@ impl FieldValidation {
     }
 
     /// The object with the warnings to send, or the refusal.
-    pub fn apply(self, decoded: Decoded, shape: &ObjectType) -> Result<(Value, Vec<String>), ApiError> {
+    pub fn apply(self, decoded: Decoded, kind: &Kind) -> Result<(Value, Vec<String>), ApiError> {
         let listed = || decoded.strict.iter().map(ToString::to_string);
         match self {
             FieldValidation::Ignore => Ok((decoded.object, Vec::new())),
@@ -126,8 +127,10 @@ impl FieldValidation {
             FieldValidation::Strict => {
                 let listed: Vec<String> = listed().collect();
                 Err(ApiError::BadRequest(format!(
-                    "{shape} cannot be handled as a {}: strict decoding error: {}",
-                    shape.name,
+                    "{} in version {:?} cannot be handled as a {}: strict decoding error: {}",
+                    kind.kind,
+                    kind.api_version(),
+                    kind.kind,
                     listed.join(", ")
                 )))
             }

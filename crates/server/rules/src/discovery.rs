@@ -4,12 +4,14 @@
 //! (`APIGroupDiscoveryList`), both made from [`kinds::ALL`] and [`REVIEWS`]. The core group is always
 //! first, so that clients resolve `nodes` to the core Node.
 
+use crate::custom;
 use crate::document::Document;
 use crate::kind::{Kind, Scope, Subresource};
 use crate::kinds;
 use crate::review::{REVIEWS, Review};
 use serde_json::{Value, json};
-use std::sync::OnceLock;
+use std::collections::HashSet;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 /// The verbs that a subresource answers to.
 pub fn subresource_verbs(subresource: Subresource) -> &'static [&'static str] {
@@ -37,14 +39,17 @@ pub fn subresource_kind(kind: &Kind, subresource: Subresource) -> (&'static str,
 /// Every served group and version once, core first, custom kinds last.
 pub fn group_versions() -> Vec<(&'static str, &'static str)> {
     let builtin = kinds::ALL.iter().filter(|kind| !kind.custom);
-    let custom = kinds::ALL.iter().filter(|kind| kind.custom);
+    let own = kinds::ALL.iter().filter(|kind| kind.custom);
+    let defined = custom::served();
     let mut found: Vec<(&str, &str)> = Vec::new();
+    let mut seen = HashSet::new();
     let all = builtin
         .map(|kind| (kind.group, kind.version))
         .chain(REVIEWS.iter().map(|review| (review.group, Review::VERSION)))
-        .chain(custom.map(|kind| (kind.group, kind.version)));
+        .chain(own.map(|kind| (kind.group, kind.version)))
+        .chain(defined.iter().map(|kind| (kind.group, kind.version)));
     for pair in all {
-        if !found.contains(&pair) {
+        if seen.insert(pair) {
             found.push(pair);
         }
     }
@@ -100,15 +105,23 @@ pub fn resource_list(group: &str, version: &str) -> Option<Value> {
 }
 
 /// `APIGroupDiscoveryList` for `/api`: the core group.
-pub fn aggregated_core() -> &'static Document {
-    static DOCUMENT: OnceLock<Document> = OnceLock::new();
-    DOCUMENT.get_or_init(|| aggregated(&[""]))
+pub fn aggregated_core() -> Arc<Document> {
+    static DOCUMENT: OnceLock<Arc<Document>> = OnceLock::new();
+    DOCUMENT.get_or_init(|| Arc::new(aggregated(&[""]))).clone()
 }
 
 /// `APIGroupDiscoveryList` for `/apis`: all groups but core.
-pub fn aggregated_groups() -> &'static Document {
-    static DOCUMENT: OnceLock<Document> = OnceLock::new();
-    DOCUMENT.get_or_init(|| aggregated(&groups()))
+pub fn aggregated_groups() -> Arc<Document> {
+    static DOCUMENT: RwLock<Option<(u64, Arc<Document>)>> = RwLock::new(None);
+    let generation = custom::generation();
+    let known = DOCUMENT.read().unwrap_or_else(PoisonError::into_inner).clone();
+    if let Some((_, document)) = known.filter(|(at, _)| *at == generation) {
+        return document;
+    }
+    let document = Arc::new(aggregated(&groups()));
+    let mut known = DOCUMENT.write().unwrap_or_else(PoisonError::into_inner);
+    *known = Some((generation, document.clone()));
+    document
 }
 
 /// `v1`, `apps/v1`.
@@ -121,10 +134,10 @@ pub fn group_version(group: &str, version: &str) -> String {
 }
 
 /// The kinds of one group and version.
-pub fn kinds_of(group: &str, version: &str) -> impl Iterator<Item = &'static Kind> {
-    kinds::ALL
-        .iter()
-        .copied()
+pub fn kinds_of<'a>(group: &'a str, version: &'a str) -> impl Iterator<Item = &'static Kind> + use<'a> {
+    let built_in = kinds::ALL.iter().copied();
+    built_in
+        .chain(custom::served())
         .filter(move |kind| kind.group == group && kind.version == version)
 }
 
@@ -138,8 +151,8 @@ pub fn reviews_of(group: &str, version: &str) -> impl Iterator<Item = &'static R
 /// The named groups, without core.
 fn groups() -> Vec<&'static str> {
     let mut groups: Vec<&str> = group_versions().into_iter().map(|(group, _)| group).collect();
-    groups.retain(|group| !group.is_empty());
-    groups.dedup();
+    let mut seen = HashSet::new();
+    groups.retain(|group| !group.is_empty() && seen.insert(*group));
     groups
 }
 

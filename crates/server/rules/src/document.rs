@@ -1,12 +1,13 @@
 //! How does a client notice that a document it has cached is still the same?
 
+use bytes::Bytes;
 use serde_json::Value;
 
-/// A document that does not change while the program runs: its bytes and a hash of them.
+/// A document: its bytes and a hash of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
     /// The JSON text.
-    pub body: Vec<u8>,
+    pub body: Bytes,
     /// Sixteen hexadecimal digits; equal for equal bytes, in every process.
     pub hash: String,
 }
@@ -14,7 +15,7 @@ pub struct Document {
 impl Document {
     /// Renders and hashes `value`.
     pub fn new(value: &Value) -> Self {
-        let body = value.to_string().into_bytes();
+        let body = Bytes::from(value.to_string());
         let hash = format!("{:016X}", fnv1a(&body));
         Self { body, hash }
     }
@@ -26,7 +27,7 @@ impl Document {
 }
 
 /// FNV-1a: not against forgery, but the documents are our own.
-fn fnv1a(bytes: &[u8]) -> u64 {
+pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })

@@ -4,13 +4,14 @@
 //! key layout and every write. Whatever differs between kinds hangs on the row: the names, the verbs, the
 //! rules of a write and admission ([`Strategy`]), and the columns of tables ([`Printer`]).
 
+use crate::custom::{self, Definition};
 use crate::kinds;
 use crate::strategy::{Plain, Strategy};
 use crate::table::{Printer, simple};
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 /// Whether objects of a kind live in a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +55,48 @@ pub struct Kind {
     pub printer: Printer,
     /// What comes of an object.
     pub acted_on: ActedOn,
+    /// Where the numbers of the scale subresource are, if not where workloads have them.
+    pub scale: Option<&'static ScalePaths>,
+    /// What a kind that was defined at run time has besides its row.
+    pub defined: Option<&'static Defined>,
+}
+
+/// Where an object has the numbers of its scale subresource.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ScalePaths {
+    /// How many are desired.
+    pub replicas: &'static [&'static str],
+    /// How many were observed.
+    pub observed: &'static [&'static str],
+    /// The selector of their pods, as text.
+    pub selector: Option<&'static [&'static str]>,
+}
+
+/// The part of a definition that can change while its row stays.
+#[derive(Debug)]
+pub struct Defined {
+    index: usize,
+    definition: RwLock<Arc<Definition>>,
+}
+
+impl Defined {
+    pub(crate) fn new(index: usize) -> Self {
+        Self {
+            index,
+            definition: RwLock::default(),
+        }
+    }
+
+    pub(crate) fn set(&self, definition: Definition) {
+        *self.definition.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(definition);
+    }
+
+    pub fn get(&self) -> Arc<Definition> {
+        self.definition
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
 }
 
 /// Who makes of an object what its author expects. Nobody should take storage for a promise: where it is not this
@@ -157,6 +200,8 @@ impl Kind {
             strategy: &Plain,
             printer: simple::NAME_AND_AGE,
             acted_on: ActedOn::Here,
+            scale: None,
+            defined: None,
         }
     }
 
@@ -199,22 +244,28 @@ impl Kind {
 
     /// Finds a kind by its place in a URL.
     pub fn by_resource(group: &str, version: &str, plural: &str) -> Option<&'static Kind> {
-        TABLE.by_resource.get(&(group, version, plural)).copied()
+        let built_in = TABLE.by_resource.get(&(group, version, plural)).copied();
+        built_in.or_else(|| custom::by_resource(group, version, plural))
     }
 
     /// Finds a kind by its `apiVersion` and `kind`.
     pub fn by_type(api_version: &str, kind: &str) -> Option<&'static Kind> {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        TABLE.by_type.get(&(group, version, kind)).copied()
+        let built_in = TABLE.by_type.get(&(group, version, kind)).copied();
+        built_in.or_else(|| custom::by_type(group, version, kind))
     }
 
     /// Finds a kind by its place in the store. A kind that shows another one's objects has none.
     pub fn by_store_key(group: &str, plural: &str) -> Option<&'static Kind> {
-        TABLE.by_store_key.get(&(group, plural)).copied()
+        let built_in = TABLE.by_store_key.get(&(group, plural)).copied();
+        built_in.or_else(|| custom::by_store_key(group, plural))
     }
 
     /// The position in the table, a dense number for arrays by kind.
     pub fn index(&self) -> usize {
+        if let Some(defined) = self.defined {
+            return defined.index;
+        }
         *TABLE
             .index
             .get(&std::ptr::from_ref(self).addr())

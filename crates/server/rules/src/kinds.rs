@@ -6,6 +6,7 @@
 
 pub mod declared;
 
+use crate::custom;
 use crate::kind::Scope::{Cluster, Namespaced};
 use crate::kind::Subresource::{Binding, Eviction, Finalize, Log, Scale, Status, Token};
 use crate::kind::{Kind, Scope};
@@ -41,6 +42,7 @@ static WITH_RULES: &[&Kind] = &[
     &CLUSTER_ROLE_BINDING,
     &ROLE,
     &ROLE_BINDING,
+    &CUSTOM_RESOURCE_DEFINITION,
     &CONFIG_NODE,
 ];
 
@@ -248,6 +250,25 @@ pub static ROLE_BINDING: Kind = Kind {
     strategy: &rbac::BindingStrategy::Namespaced,
     printer: table::rbac::BINDING,
     ..rbac("RoleBinding", "rolebindings", Namespaced)
+};
+
+pub static CUSTOM_RESOURCE_DEFINITION: Kind = Kind {
+    short_names: &["crd", "crds"],
+    categories: &["api-extensions"],
+    subresources: &[Status],
+    strategy: &custom::DefinitionStrategy,
+    printer: table::declared::printer(&[
+        table::declared::NAME,
+        table::declared::column("Created At", ".metadata.creationTimestamp", "string", 0),
+    ]),
+    delete_returns_object: true,
+    ..Kind::plain(
+        "apiextensions.k8s.io",
+        "v1",
+        "CustomResourceDefinition",
+        "customresourcedefinitions",
+        Cluster,
+    )
 };
 
 /// The latency profile of the cluster's nodes.

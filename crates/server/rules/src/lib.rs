@@ -11,6 +11,7 @@
 
 pub mod admission;
 pub mod allocation;
+pub mod custom;
 pub mod decode;
 pub mod discovery;
 pub mod document;
@@ -30,6 +31,7 @@ pub mod selector;
 pub mod status;
 pub mod strategy;
 pub mod table;
+pub mod views;
 
 pub use field_error::{FieldError, FieldErrors};
 pub use kind::{Kind, Scope};

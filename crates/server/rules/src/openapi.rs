@@ -7,7 +7,7 @@
 mod paths;
 mod schemas;
 
-use crate::discovery::group_versions;
+use crate::discovery::{group_versions, kinds_of};
 use crate::document::Document;
 use serde_json::{Map, Value, json};
 use std::sync::OnceLock;
@@ -19,32 +19,57 @@ struct Published {
 }
 
 /// The body of `/openapi/v3`: where each document is, with its hash in the address.
-pub fn index() -> &'static Document {
-    static INDEX: OnceLock<Document> = OnceLock::new();
-    INDEX.get_or_init(|| {
-        let mut paths = Map::new();
-        for published in documents() {
-            let place = place(published.group, published.version);
-            let url = format!("/openapi/v3/{place}?hash={}", published.document.hash);
-            paths.insert(place, json!({"serverRelativeURL": url}));
-        }
-        Document::new(&json!({"paths": paths}))
-    })
+pub fn index() -> Document {
+    let mut paths = Map::new();
+    for (group, version) in group_versions() {
+        let place = place(group, version);
+        let url = format!("/openapi/v3/{place}?hash={}", hash(group, version));
+        paths.insert(place, json!({"serverRelativeURL": url}));
+    }
+    Document::new(&json!({"paths": paths}))
+}
+
+/// The hash in the address of a document. One with custom resources changes with their definitions, and is not
+/// made before somebody asks for it.
+fn hash(group: &str, version: &str) -> String {
+    let defined = kinds_of(group, version).filter_map(|kind| kind.defined);
+    let hashes: Vec<u64> = defined.map(|defined| defined.get().hash).collect();
+    match documents()
+        .iter()
+        .find(|known| (known.group, known.version) == (group, version))
+    {
+        Some(known) if hashes.is_empty() => known.document.hash.clone(),
+        _ => format!(
+            "{:016X}",
+            hashes.iter().fold(0, |all: u64, one| all.rotate_left(1) ^ one)
+        ),
+    }
 }
 
 /// The document of one group and version, if it is served.
-pub fn document(group: &str, version: &str) -> Option<&'static Document> {
+pub fn document(group: &str, version: &str) -> Option<Document> {
+    let mut kinds = kinds_of(group, version);
+    if kinds.any(|kind| kind.defined.is_some()) {
+        return Some(Document {
+            hash: hash(group, version),
+            ..Document::new(&build(group, version))
+        });
+    }
     documents()
         .iter()
         .find(|published| published.group == group && published.version == version)
-        .map(|published| &published.document)
+        .map(|published| published.document.clone())
 }
 
+/// The documents of the built-in groups and versions.
 fn documents() -> &'static [Published] {
     static DOCUMENTS: OnceLock<Vec<Published>> = OnceLock::new();
     DOCUMENTS.get_or_init(|| {
+        let built_in =
+            |(group, version): &(&str, &str)| kinds_of(group, version).all(|kind| kind.defined.is_none());
         group_versions()
             .into_iter()
+            .filter(built_in)
             .map(|(group, version)| Published {
                 group,
                 version,

@@ -237,7 +237,9 @@ impl ApiError {
             "code": self.code(),
         });
         let details = self.details();
-        if details.as_object().is_some_and(|details| !details.is_empty()) {
+        // kubectl looks into the details of every 404, also where there is nothing to say.
+        let missing = self.code() == 404;
+        if missing || details.as_object().is_some_and(|details| !details.is_empty()) {
             status["details"] = details;
         }
         status

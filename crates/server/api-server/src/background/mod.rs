@@ -8,6 +8,7 @@ pub mod accounts;
 pub mod aggregation;
 pub mod announce;
 pub mod bootstrap;
+pub mod definitions;
 pub mod expiry;
 pub mod garbage;
 pub mod graph;

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use collection::{Collection, Window};
 use object::Object;
 use parking_lot::RwLock;
-use pointsman_rules::{Kind, kinds};
+use pointsman_rules::{Kind, custom, kinds};
 use pointsman_store::{Batch, Entry, Event, Page, Range, Revision, Store, StoreError};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -38,6 +38,10 @@ pub trait Observer: Send + Sync {
 /// Everything in the store, by kind.
 pub struct Cache {
     collections: Vec<Collection>,
+    /// Those of custom resources, by index. They stay once they are made, and are emptied when their kind goes; their
+    /// number is limited, as that of their rows is.
+    custom: RwLock<BTreeMap<usize, &'static Collection>>,
+    window: Window,
     claims: RwLock<BTreeMap<Arc<str>, Bytes>>,
     applied: watch::Sender<Applied>,
     observers: Vec<Arc<dyn Observer>>,
@@ -85,6 +89,8 @@ impl Cache {
         let applied = watch::Sender::default();
         Self {
             collections,
+            custom: RwLock::default(),
+            window,
             claims: RwLock::default(),
             applied,
             observers,
@@ -93,13 +99,59 @@ impl Cache {
 
     /// The objects that `kind` shows.
     pub fn of(&self, kind: &'static Kind) -> &Collection {
-        &self.collections[kind.stored().index()]
+        let index = kind.stored().index();
+        match self.collections.get(index) {
+            Some(built_in) => built_in,
+            None => self.of_custom(kind.stored(), index),
+        }
+    }
+
+    fn of_custom(&self, kind: &'static Kind, index: usize) -> &'static Collection {
+        let known = self.custom.read().get(&index).copied();
+        known.unwrap_or_else(|| {
+            let mut custom = self.custom.write();
+            *custom.entry(index).or_insert_with(|| {
+                let empty = Collection::new(kind, self.window);
+                empty.reset(Vec::new(), self.applied());
+                Box::leak(Box::new(empty))
+            })
+        })
+    }
+
+    /// Puts a definition of custom resources into force before anybody reads that it is there.
+    fn define(&self, definition: &Object, fate: Fate) {
+        let outcome = match fate {
+            Fate::Written => custom::define(&definition.value()),
+            Fate::Removed => Ok(custom::remove(&definition.value())),
+        };
+        match outcome {
+            Ok(Some(outcome)) if outcome.restored => {
+                // Objects are shown in another version, or none are left: watchers start over.
+                let collection = self.of(outcome.stored);
+                let objects = collection.list("", None, Revision(0)).objects;
+                let again = objects
+                    .iter()
+                    .filter_map(|object| object.again(outcome.stored))
+                    .collect();
+                collection.reset(again, definition.revision.max(self.applied()));
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::error!(
+                    definition = definition.name(),
+                    error,
+                    "custom resources cannot be served"
+                );
+            }
+        }
     }
 
     /// Collections that own their objects (views left out).
     pub fn stored(&self) -> impl Iterator<Item = &Collection> {
+        let custom: Vec<&'static Collection> = self.custom.read().values().copied().collect();
         self.collections
             .iter()
+            .chain(custom)
             .filter(|collection| collection.kind.stored_as.is_none())
     }
 
@@ -157,6 +209,7 @@ impl Cache {
         let mut last: Option<Entry> = None;
         let mut objects: HashMap<usize, Vec<Arc<Object>>> = HashMap::new();
         let mut claims = BTreeMap::new();
+        self.load_definitions(store, at).await?;
         let mut after = None;
         loop {
             let range = Range {
@@ -183,7 +236,7 @@ impl Cache {
                 break;
             }
         }
-        for collection in &self.collections {
+        for collection in self.stored() {
             self.replace(
                 collection,
                 objects.remove(&collection.kind.index()).unwrap_or_default(),
@@ -198,11 +251,36 @@ impl Cache {
         Ok(Place { revision: at, last })
     }
 
+    /// Puts definitions of custom resources into force: objects come before them in the order of keys.
+    async fn load_definitions(&self, store: &dyn Store, at: Revision) -> Result<(), StoreError> {
+        let range = Range {
+            prefix: keys::collection(&kinds::CUSTOM_RESOURCE_DEFINITION),
+            after: None,
+            limit: 0,
+            at: Some(at),
+        };
+        for entry in store.range(range).await?.entries {
+            if let Some(definition) = read_entry(&entry, EventType::Added) {
+                self.define(&definition, Fate::Written);
+                let kind = &definition.value()["spec"];
+                let group = kind["group"].as_str().unwrap_or_default();
+                let plural = kind["names"]["plural"].as_str().unwrap_or_default();
+                if let Some(kind) = Kind::by_store_key(group, plural) {
+                    self.of(kind);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Puts a whole new state into a collection; observers see what vanished meanwhile, too.
     fn replace(&self, collection: &Collection, objects: Vec<Arc<Object>>, at: Revision) {
         let present: HashSet<&str> = objects.iter().map(|object| &*object.key).collect();
         let before = collection.list("", None, Revision(0)).objects;
         let gone = before.iter().filter(|object| !present.contains(&*object.key));
+        if collection.kind == &kinds::CUSTOM_RESOURCE_DEFINITION {
+            gone.clone().for_each(|object| self.define(object, Fate::Removed));
+        }
         for observer in &self.observers {
             gone.clone()
                 .for_each(|object| observer.observe(object, Fate::Removed));
@@ -270,7 +348,7 @@ impl Cache {
 
     fn apply(&self, batch: Batch) {
         let now = Instant::now();
-        let mut changes: BTreeMap<usize, Vec<(Arc<Object>, Fate)>> = BTreeMap::new();
+        let mut changes: BTreeMap<usize, (&'static Kind, Vec<(Arc<Object>, Fate)>)> = BTreeMap::new();
         let removals = stamp::removals(&batch.events);
         for event in batch.events {
             let Some((object, fate)) = self.read_event(event, &removals) else {
@@ -279,13 +357,17 @@ impl Cache {
             for observer in &self.observers {
                 observer.observe(&object, fate);
             }
+            if object.kind == &kinds::CUSTOM_RESOURCE_DEFINITION {
+                self.define(&object, fate);
+            }
             changes
                 .entry(object.kind.index())
-                .or_default()
+                .or_insert_with(|| (object.kind, Vec::new()))
+                .1
                 .push((object, fate));
         }
-        for (kind, changes) in changes {
-            self.collections[kind].apply(changes, now);
+        for (kind, changes) in changes.into_values() {
+            self.of(kind).apply(changes, now);
         }
         self.applied.send_if_modified(|applied| {
             let moved = batch.complete_to > applied.revision;

@@ -86,6 +86,19 @@ impl Object {
         })
     }
 
+    /// The same object as another version of its kind shows it, if it can be read.
+    pub fn again(&self, kind: &'static Kind) -> Option<Arc<Self>> {
+        let stored = crate::stored::encode(kind, &self.value());
+        let object = Self::from_stored(
+            kind,
+            self.key.clone(),
+            &stored,
+            self.revision,
+            EventType::Modified,
+        );
+        object.ok().map(Arc::new)
+    }
+
     /// The namespace; empty for cluster-wide kinds.
     pub fn namespace(&self) -> &str {
         self.key.split_once('/').map_or("", |(namespace, _)| namespace)

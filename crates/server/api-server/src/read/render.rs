@@ -7,7 +7,7 @@ use crate::work::Work;
 use bytes::{BufMut, Bytes, BytesMut};
 use jiff::Timestamp;
 use pointsman_rules::table::{self, IncludeObject};
-use pointsman_rules::{Kind, event_views};
+use pointsman_rules::{Kind, views};
 use pointsman_store::Revision;
 use serde_json::{Value, json};
 
@@ -44,9 +44,7 @@ impl Renderer {
 
     /// A stored value as the asked-for view of it.
     pub fn view(&self, mut value: Value) -> Value {
-        if self.kind.stored_as.is_some() {
-            event_views::from_core(&mut value);
-        }
+        views::show(self.kind, &mut value);
         value
     }
 

@@ -3,7 +3,7 @@
 use crate::cache::object::Object;
 use crate::http::query::Query;
 use pointsman_rules::selector::{FieldSelector, FieldTerm, LabelSelector};
-use pointsman_rules::{ApiError, Kind, event_views};
+use pointsman_rules::{ApiError, Kind, views};
 use std::sync::Arc;
 
 /// Label and field selectors together.
@@ -26,8 +26,7 @@ impl Selection {
         // Views of another group's objects call some fields by other names.
         let fields = match kind.stored_as {
             None => fields,
-            Some(_) => fields
-                .rename(|field| Ok(event_views::core_field(field).unwrap_or_else(|| field.to_owned())))?,
+            Some(_) => fields.rename(|field| Ok(views::stored_field(kind, field)))?,
         };
         Ok(Self { labels, fields })
     }

@@ -13,7 +13,7 @@ use crate::server::Server;
 use bytes::Bytes;
 use pointsman_rules::status::Subject;
 use pointsman_rules::value::{at, set, str_at};
-use pointsman_rules::{ApiError, event_views, kinds};
+use pointsman_rules::{ApiError, kinds, views};
 use serde_json::Value;
 
 /// How many generated names are tried. Upstream's number.
@@ -128,9 +128,7 @@ fn prepare(request: &Request, object: &mut Value) -> Result<(), ApiError> {
         return Err(ApiError::BadRequest(why.into()));
     }
     place(object, target.kind, &target.namespace, target.name.as_deref())?;
-    if target.kind.stored_as.is_some() {
-        event_views::to_core(object);
-    }
+    views::store(target.kind, object);
     Ok(())
 }
 

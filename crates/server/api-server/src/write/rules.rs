@@ -41,6 +41,10 @@ impl Server {
         let kind = request.target.kind;
         let strategy = kind.strategy;
         let context = self.context(request.now);
+        if kind.defined.is_some_and(|defined| defined.get().terminating) {
+            let why = "create not allowed while custom resource definition is terminating";
+            return Err(ApiError::MethodNotAllowed(why.into()));
+        }
         by_schema(kind, object);
         strategy.default(object, &context);
         self.admit_into_namespace(kind, object)?;

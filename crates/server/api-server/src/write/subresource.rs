@@ -48,7 +48,7 @@ async fn put_scale(server: &Server, request: &Request, name: &str) -> Result<Rep
     let reply = update(server, request, name, Through::Strategy, &|old| {
         let scaled = patched(old)?;
         let mut new =
-            scale::apply_scale(old, &scaled).map_err(|errors| ApiError::invalid(kind, name, errors))?;
+            scale::apply_scale(old, kind, &scaled).map_err(|errors| ApiError::invalid(kind, name, errors))?;
         // The Scale's version is its parent's; without one the last writer wins.
         match at(&scaled, &["metadata", "resourceVersion"]) {
             Some(version) => set(&mut new, &["metadata", "resourceVersion"], version.clone()),

@@ -16,7 +16,7 @@ use pointsman_rules::kind::Subresource;
 use pointsman_rules::patch::{self, PatchType};
 use pointsman_rules::strategy::Part;
 use pointsman_rules::value::{remove, set, str_at};
-use pointsman_rules::{ApiError, event_views, meta, schema};
+use pointsman_rules::{ApiError, meta, schema, views};
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -83,11 +83,10 @@ pub async fn patch(server: &Server, request: &Request, name: &str) -> Result<Rep
     let shape = schema::of(kind);
     update(server, request, name, Through::Strategy, &|old| {
         let mut shown = old.clone();
-        if kind.stored_as.is_some() {
-            event_views::from_core(&mut shown);
-        }
-        let decoded = patch::apply(patch_type, &request.body, &shown, shape)?;
-        let (mut patched, warnings) = validation.apply(decoded, shape)?;
+        views::show(kind, &mut shown);
+        let mut decoded = patch::apply(patch_type, &request.body, &shown, shape)?;
+        decoded.strict.extend(kind.strategy.prune(&mut decoded.object));
+        let (mut patched, warnings) = validation.apply(decoded, kind)?;
         metadata::place(&mut patched, kind, &request.target.namespace, Some(name))?;
         Ok((patched, warnings))
     })
@@ -208,9 +207,7 @@ fn plan(
     let old = object.value();
     // What the client is shown and patches includes the version it was shown with.
     let (mut new, mut warnings) = next(&old)?;
-    if kind.stored_as.is_some() {
-        event_views::to_core(&mut new);
-    }
+    views::store(kind, &mut new);
     let revision = object.revision.to_string();
     match through {
         Through::Strategy => {

@@ -22,6 +22,7 @@ pub(super) fn object(
         let here = path.then(Step::Field(name));
         match shape.field(name) {
             Some(field) => check(value, &field.shape, &here, unknown)?,
+            None if shape.open => {}
             None if unknown.len() < MAX_STRICT_ERRORS => {
                 unknown.push(StrictError::Unknown(here.to_string()));
             }

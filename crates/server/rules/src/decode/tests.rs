@@ -49,14 +49,20 @@ fn unknown_and_duplicate_fields_are_kept_and_reported_with_their_paths() {
 fn field_validation_ignores_warns_or_refuses() {
     let decoded = pod(r#"{"spec":{"foo":1}}"#).unwrap();
     let pods = shape("", "pods");
-    let (object, warnings) = FieldValidation::Ignore.apply(decoded.clone(), pods).unwrap();
+    let (object, warnings) = FieldValidation::Ignore
+        .apply(decoded.clone(), &crate::kinds::POD)
+        .unwrap();
     assert_eq!((object["spec"]["foo"].as_i64(), warnings.len()), (Some(1), 0));
-    let (object, warnings) = FieldValidation::Warn.apply(decoded.clone(), pods).unwrap();
+    let (object, warnings) = FieldValidation::Warn
+        .apply(decoded.clone(), &crate::kinds::POD)
+        .unwrap();
     assert_eq!(
         (object["spec"]["foo"].as_i64(), warnings),
         (Some(1), vec![r#"unknown field "spec.foo""#.to_owned()])
     );
-    let error = FieldValidation::Strict.apply(decoded, pods).unwrap_err();
+    let error = FieldValidation::Strict
+        .apply(decoded, &crate::kinds::POD)
+        .unwrap_err();
     assert_eq!(
         error.to_string(),
         r#"Pod in version "v1" cannot be handled as a Pod: strict decoding error: unknown field "spec.foo""#

@@ -1,7 +1,7 @@
 //! The `paths` of one document: every address with its operations and their parameters.
 
 use super::place;
-use super::schemas::{list_id, reference};
+use super::schemas::{id_of, reference};
 use crate::discovery::{kinds_of, reviews_of, subresource_kind, subresource_verbs};
 use crate::kind::{Kind, Scope};
 use crate::patch::PatchType;
@@ -34,12 +34,12 @@ struct Target<'a> {
 }
 
 fn add_kind(paths: &mut Map<String, Value>, kind: &'static Kind) {
-    let shape = schema::of(kind);
+    let body = id_of(kind);
     let target = Target {
         noun: noun(kind.group, kind.version, kind.scope, kind.kind, ""),
         group_version_kind: (kind.group, kind.version, kind.kind),
-        body: shape.id.clone(),
-        list: list_id(shape),
+        list: format!("{body}List"),
+        body,
         patches: patches(kind),
     };
     let root = place(kind.group, kind.version);
@@ -80,13 +80,16 @@ fn add_kind(paths: &mut Map<String, Value>, kind: &'static Kind) {
 fn add_subresources(paths: &mut Map<String, Value>, kind: &'static Kind, of_object: &str) {
     for subresource in kind.subresources {
         let gvk = subresource_kind(kind, *subresource);
-        let shape = schema::named(gvk.0, gvk.1, gvk.2).expect("every subresource has a schema");
+        let body = match schema::named(gvk.0, gvk.1, gvk.2) {
+            Some(shape) => shape.id.clone(),
+            None => id_of(kind),
+        };
         let mut suffix = subresource.name().to_owned();
         suffix[..1].make_ascii_uppercase();
         let target = Target {
             noun: noun(kind.group, kind.version, kind.scope, kind.kind, &suffix),
             group_version_kind: gvk,
-            body: shape.id.clone(),
+            body,
             list: String::new(),
             patches: patches(kind),
         };

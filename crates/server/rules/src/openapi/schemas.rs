@@ -1,6 +1,7 @@
 //! The `components.schemas` of one document: every type that its kinds reach.
 
 use crate::discovery::{kinds_of, reviews_of, subresource_kind};
+use crate::kind::Kind;
 use crate::review::Review;
 use crate::schema::{self, Field, MergeType, ObjectType, PatchStrategy, Scalar, Shape, TypeIndex};
 use serde_json::{Map, Value, json};
@@ -13,9 +14,13 @@ pub(super) fn reference(id: &str) -> Value {
     json!({"$ref": format!("#/components/schemas/{id}")})
 }
 
-/// The id of the list type of an object type.
-pub(super) fn list_id(item: &ObjectType) -> String {
-    format!("{}List", item.id)
+/// The id of the type of a kind. That of a custom resource is made from its group, as upstream does.
+pub(super) fn id_of(kind: &Kind) -> String {
+    if kind.defined.is_none() {
+        return schema::of(kind).id.clone();
+    }
+    let group: Vec<&str> = kind.group.rsplit('.').collect();
+    format!("{}.{}.{}", group.join("."), kind.version, kind.kind)
 }
 
 /// All schemas that the kinds of a group and version need, by id.
@@ -26,9 +31,11 @@ pub(super) fn of(group: &str, version: &str) -> Map<String, Value> {
         reached.extend(schema::schema().by_id(&format!("{META}.{name}")));
     }
     for kind in kinds_of(group, version) {
-        let item = schema::of(kind);
-        reached.add(item);
-        reached.0.insert(list_id(item), list(item));
+        reached.add(schema::of(kind));
+        if let Some(defined) = kind.defined {
+            reached.0.insert(id_of(kind), custom(kind, &defined.get().source));
+        }
+        reached.0.insert(format!("{}List", id_of(kind)), list(kind));
         for subresource in kind.subresources {
             let (group, version, name) = subresource_kind(kind, *subresource);
             reached.extend(schema::named(group, version, name));
@@ -186,20 +193,38 @@ fn leaf(scalar: Scalar) -> Option<(String, Value)> {
     }
 }
 
-fn list(item: &ObjectType) -> Value {
+/// The schema of a custom resource with what all objects have.
+fn custom(kind: &Kind, source: &[u8]) -> Value {
+    let mut rendered: Value = serde_json::from_slice(source).unwrap_or_default();
+    if !rendered.is_object() {
+        rendered = json!({"type": "object"});
+    }
+    if !rendered["properties"].is_object() {
+        rendered["properties"] = json!({});
+    }
+    let properties = &mut rendered["properties"];
+    properties["apiVersion"] = json!({"type": "string", "description": "Group and version of this object."});
+    properties["kind"] = json!({"type": "string", "description": "What this object is."});
+    properties["metadata"] = wrapped(&format!("{META}.ObjectMeta"));
+    properties["metadata"]["description"] = json!("Name, labels and the rest of the bookkeeping.");
+    rendered["x-kubernetes-group-version-kind"] =
+        json!([{"group": kind.group, "version": kind.version, "kind": kind.kind}]);
+    rendered
+}
+
+fn list(kind: &Kind) -> Value {
     let mut rendered = json!({
         "type": "object",
-        "description": format!("A page of {} objects.", item.name),
+        "description": format!("A page of {} objects.", kind.kind),
         "required": ["items"],
         "properties": {
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
             "metadata": wrapped(&format!("{META}.ListMeta")),
-            "items": {"type": "array", "items": wrapped(&item.id)},
+            "items": {"type": "array", "items": wrapped(&id_of(kind))},
         },
     });
-    if let Some(served) = item.served_as {
-        rendered["x-kubernetes-group-version-kind"] = json!([{"group": served.group, "version": served.version, "kind": format!("{}List", served.kind)}]);
-    }
+    rendered["x-kubernetes-group-version-kind"] =
+        json!([{"group": kind.group, "version": kind.version, "kind": format!("{}List", kind.kind)}]);
     rendered
 }

@@ -27,6 +27,8 @@ pub struct ObjectType {
     pub served_as: Option<GroupVersionKind<'static>>,
     /// One sentence for people; empty for rarely used types.
     pub description: &'static str,
+    /// Whether it has fields that are known elsewhere: those of custom resources are in their definitions.
+    pub open: bool,
     /// Whether clients that apply on the server replace it whole.
     pub map_type: Option<&'static str>,
     /// The fields, sorted by name.
@@ -239,6 +241,11 @@ pub fn schema() -> &'static Schema {
 
 /// The type of objects of `kind`.
 pub fn of(kind: &Kind) -> &'static ObjectType {
+    if kind.defined.is_some() {
+        return schema()
+            .by_id("io.pointsman.CustomResource")
+            .expect("custom.txt has it");
+    }
     named(kind.group, kind.version, kind.kind).expect("every served kind has a schema")
 }
 
@@ -265,6 +272,7 @@ const SOURCES: &[&str] = &[
     include_str!("../../schema/config_openshift_v1.txt"),
     include_str!("../../schema/coordination_v1.txt"),
     include_str!("../../schema/core_v1.txt"),
+    include_str!("../../schema/custom.txt"),
     include_str!("../../schema/discovery_v1.txt"),
     include_str!("../../schema/events_v1.txt"),
     include_str!("../../schema/meta_v1.txt"),

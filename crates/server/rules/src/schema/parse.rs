@@ -92,6 +92,7 @@ struct Draft {
     served_as: Option<GroupVersionKind<'static>>,
     description: &'static str,
     map_type: Option<&'static str>,
+    open: bool,
     fields: Vec<(Field, DraftShape)>,
 }
 
@@ -125,6 +126,7 @@ impl Draft {
             served_as: self.served_as,
             description: self.description,
             map_type: self.map_type,
+            open: self.open,
             fields,
             numbers,
         })
@@ -210,10 +212,10 @@ impl File {
         description: &'static str,
     ) -> Result<(), String> {
         let map_type = match attributes {
-            [] => None,
+            [] | ["open"] => None,
             [one] => Some(
                 one.strip_prefix("map=")
-                    .ok_or("only map= may follow a type's name")?,
+                    .ok_or("only map= or open may follow a type's name")?,
             ),
             _ => return Err("too many words after a type's name".into()),
         };
@@ -233,6 +235,7 @@ impl File {
             served_as,
             description,
             map_type,
+            open: attributes == ["open"],
             fields,
         });
         Ok(())

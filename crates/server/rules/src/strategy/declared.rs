@@ -142,17 +142,22 @@ impl Strategy for Declared {
 
     /// The plain value at the path that the field is called by.
     fn selectable<'a>(&self, object: &'a Value, field: &str) -> Option<Cow<'a, str>> {
-        let path: Vec<&str> = field.split('.').collect();
-        Some(match at(object, &path) {
-            Some(Value::String(text)) => Cow::Borrowed(text.as_str()),
-            Some(value @ (Value::Number(_) | Value::Bool(_))) => Cow::Owned(value.to_string()),
-            _ => Cow::Borrowed(""),
-        })
+        plain_value(object, field)
     }
 
     fn by_schema(&self) -> bool {
         true
     }
+}
+
+/// What a field selector compares: the plain value at a dotted path, or nothing.
+pub(crate) fn plain_value<'a>(object: &'a Value, field: &str) -> Option<Cow<'a, str>> {
+    let path: Vec<&str> = field.split('.').collect();
+    Some(match at(object, &path) {
+        Some(Value::String(text)) => Cow::Borrowed(text.as_str()),
+        Some(value @ (Value::Number(_) | Value::Bool(_))) => Cow::Owned(value.to_string()),
+        _ => Cow::Borrowed(""),
+    })
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ mod tests;
 mod workload_tests;
 
 use crate::admission::tolerations::TolerationSeconds;
+use crate::decode::StrictError;
 use crate::field_error::FieldErrors;
 use jiff::Timestamp;
 use pointsman_model::FeatureGates;
@@ -89,6 +90,11 @@ pub enum Grace {
 pub trait Strategy: Sync {
     /// Fills in what the client left out. Runs on every decoded object, before admission.
     fn default(&self, _object: &mut Value, _context: &Context<'_>) {}
+
+    /// Drops the fields that the kind does not have, where it keeps no others, and names them.
+    fn prune(&self, _object: &mut Value) -> Vec<StrictError> {
+        Vec::new()
+    }
 
     /// Adds what the cluster decides about a new object that its author left open.
     fn admit(&self, _object: &mut Value, _tolerations: TolerationSeconds) {}

@@ -357,7 +357,7 @@ proptest! {
                 update(strategy, &old, new.clone(), part, gate);
             }
             let _ = strategy.bumps_generation(&new, &old);
-            let _ = crate::scale::apply_scale(&new, &old);
+            let _ = crate::scale::apply_scale(&new, &kinds::DEPLOYMENT, &old);
             for kind in kinds::ALL.iter() {
                 let _ = crate::scale::scale_of(&new, kind);
             }

@@ -1,0 +1,448 @@
+//! Is a CustomResourceDefinition sound, and what does it say?
+
+use super::schema::{self, INT_OR_STRING, Patterns};
+use crate::field_error::{FieldError, FieldErrors};
+use crate::meta::names;
+use crate::table::path::JsonPath;
+use crate::value::{at, bool_at, list_at, str_at};
+use regex::RegexBuilder;
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+/// Levels of a schema. Objects of 100 levels are the deepest that can be sent.
+const MAX_DEPTH: usize = 64;
+/// Schemas within a schema.
+const MAX_NODES: usize = 50_000;
+/// Bytes of one pattern, and of what it compiles to.
+const MAX_PATTERN: usize = 4096;
+const MAX_COMPILED: usize = 1 << 20;
+/// Patterns in one schema.
+const MAX_PATTERNS: usize = 1_000;
+
+/// One served or stored version of a kind.
+#[derive(Debug)]
+pub struct Version {
+    pub name: String,
+    pub served: bool,
+    pub storage: bool,
+    pub status: bool,
+    /// Where the numbers of the scale subresource are: spec, status, selector.
+    pub scale: Option<(String, String, String)>,
+    /// Name, type, path, priority and description of each column.
+    pub columns: Vec<[String; 5]>,
+    pub selectable: Vec<String>,
+    /// What to warn clients about that use it.
+    pub deprecation: Option<String>,
+    pub schema: Value,
+    /// The schema as it was sent, in JSON.
+    pub source: Box<[u8]>,
+    pub patterns: Patterns,
+}
+
+/// The versions of a definition that was found sound.
+pub fn versions(definition: &Value) -> Vec<Version> {
+    list_at(definition, &["spec", "versions"])
+        .iter()
+        .map(version)
+        .collect()
+}
+
+fn version(version: &Value) -> Version {
+    let mut schema = at(version, &["schema", "openAPIV3Schema"])
+        .cloned()
+        .unwrap_or_default();
+    let mut walk = Walk::default();
+    walk.schema(&schema, "", 0, false);
+    let source = schema.to_string().into_bytes().into();
+    strip(&mut schema);
+    let text = |value: &Value, field: &str| str_at(value, &[field]).to_owned();
+    let columns = list_at(version, &["additionalPrinterColumns"])
+        .iter()
+        .map(|column| {
+            let priority = column.get("priority").and_then(Value::as_i64).unwrap_or(0);
+            let description = text(column, "description");
+            [
+                text(column, "name"),
+                text(column, "type"),
+                text(column, "jsonPath"),
+                priority.to_string(),
+                description,
+            ]
+        });
+    let scale = at(version, &["subresources", "scale"]).map(|scale| {
+        let path = |field| text(scale, field).trim_start_matches('.').to_owned();
+        (
+            path("specReplicasPath"),
+            path("statusReplicasPath"),
+            path("labelSelectorPath"),
+        )
+    });
+    let selectable = list_at(version, &["selectableFields"]).iter();
+    let deprecated = bool_at(version, &["deprecated"]) == Some(true);
+    Version {
+        name: text(version, "name"),
+        served: bool_at(version, &["served"]) == Some(true),
+        storage: bool_at(version, &["storage"]) == Some(true),
+        status: at(version, &["subresources", "status"]).is_some(),
+        scale,
+        columns: columns.collect(),
+        selectable: selectable
+            .map(|field| str_at(field, &["jsonPath"]).trim_start_matches('.').to_owned())
+            .collect(),
+        deprecation: deprecated.then(|| text(version, "deprecationWarning")),
+        schema,
+        source,
+        patterns: walk.patterns,
+    }
+}
+
+/// Leaves out what is for people only: most of a schema is.
+fn strip(schema: &mut Value) {
+    match schema {
+        Value::Object(map) => {
+            // A property may be called so, too: then it is a schema and not a text.
+            map.retain(|name, value| {
+                !(matches!(name.as_str(), "description" | "title") && value.is_string())
+                    && !matches!(
+                        name.as_str(),
+                        "example" | "externalDocs" | "x-kubernetes-validations"
+                    )
+            });
+            map.values_mut().for_each(strip);
+        }
+        Value::Array(items) => items.iter_mut().for_each(strip),
+        _ => {}
+    }
+}
+
+/// What is wrong with a definition.
+pub fn validate(definition: &Value) -> FieldErrors {
+    let mut errors = Vec::new();
+    let spec = |path: &[&str]| str_at(definition, &[&["spec"], path].concat());
+    let (group, plural) = (spec(&["group"]), spec(&["names", "plural"]));
+    let name = str_at(definition, &["metadata", "name"]);
+    if name != format!("{plural}.{group}") {
+        let why = "must be spec.names.plural+\".\"+spec.group";
+        errors.push(FieldError::invalid("metadata.name", name, why));
+    }
+    let mut faults = names::dns_subdomain(group);
+    if !group.contains('.') {
+        faults.push("should be a domain with at least one dot".to_owned());
+    }
+    each(&mut errors, "spec.group", group, faults);
+    let approved = str_at(
+        definition,
+        &["metadata", "annotations", "api-approved.kubernetes.io"],
+    );
+    if approved.is_empty() && (group.ends_with(".k8s.io") || group.ends_with(".kubernetes.io")) {
+        let why = "protected groups must have approval annotation \"api-approved.kubernetes.io\"";
+        errors.push(FieldError::required(
+            "metadata.annotations[api-approved.kubernetes.io]",
+            why,
+        ));
+    }
+    for field in ["plural", "singular", "kind", "listKind"] {
+        let text = spec(&["names", field]);
+        let optional = matches!(field, "singular" | "listKind") && text.is_empty();
+        if !optional {
+            each(
+                &mut errors,
+                &format!("spec.names.{field}"),
+                text,
+                names::dns_label(&text.to_lowercase()),
+            );
+        }
+    }
+    for field in ["shortNames", "categories"] {
+        for (index, text) in list_at(definition, &["spec", "names", field]).iter().enumerate() {
+            let text = text.as_str().unwrap_or("");
+            let place = format!("spec.names.{field}[{index}]");
+            each(&mut errors, &place, text, names::dns_label(text));
+        }
+    }
+    let scope = spec(&["scope"]);
+    if !matches!(scope, "Namespaced" | "Cluster") {
+        errors.push(FieldError::not_supported(
+            "spec.scope",
+            scope,
+            &["Cluster", "Namespaced"],
+        ));
+    }
+    let strategy = spec(&["conversion", "strategy"]);
+    if !matches!(strategy, "" | "None") {
+        // No webhook is called here: objects would be shown in a version that they are not of.
+        errors.push(FieldError::not_supported(
+            "spec.conversion.strategy",
+            strategy,
+            &["None"],
+        ));
+    }
+    if bool_at(definition, &["spec", "preserveUnknownFields"]) == Some(true) {
+        let why =
+            "must be false in order to use defaults in the schema; use x-kubernetes-preserve-unknown-fields";
+        errors.push(FieldError::invalid("spec.preserveUnknownFields", true, why));
+    }
+    validate_versions(definition, &mut errors);
+    errors
+}
+
+fn each(errors: &mut FieldErrors, path: &str, value: &str, faults: Vec<String>) {
+    crate::meta::invalid_each(errors, path, value, faults);
+}
+
+fn validate_versions(definition: &Value, errors: &mut FieldErrors) {
+    let versions = list_at(definition, &["spec", "versions"]);
+    let mut seen = BTreeSet::new();
+    for (index, version) in versions.iter().enumerate() {
+        let here = format!("spec.versions[{index}]");
+        let name = str_at(version, &["name"]);
+        each(errors, &format!("{here}.name"), name, names::dns_label(name));
+        if !seen.insert(name) {
+            errors.push(FieldError::duplicate(format!("{here}.name"), name));
+        }
+        let place = format!("{here}.schema.openAPIV3Schema");
+        match at(version, &["schema", "openAPIV3Schema"]) {
+            None => errors.push(FieldError::required(place, "schemas are required")),
+            Some(schema) => validate_schema(schema, &place, errors),
+        }
+        for (at, column) in list_at(version, &["additionalPrinterColumns"]).iter().enumerate() {
+            let place = format!("{here}.additionalPrinterColumns[{at}]");
+            let path = str_at(column, &["jsonPath"]);
+            if let Err(why) = JsonPath::parse(path) {
+                errors.push(FieldError::invalid(format!("{place}.jsonPath"), path, why));
+            }
+            let kind = str_at(column, &["type"]);
+            let known = ["boolean", "date", "integer", "number", "string"];
+            if !known.contains(&kind) {
+                errors.push(FieldError::not_supported(format!("{place}.type"), kind, &known));
+            }
+        }
+        for (field, half) in [("specReplicasPath", ".spec."), ("statusReplicasPath", ".status.")] {
+            if let Some(scale) = at(version, &["subresources", "scale"]) {
+                let path = str_at(scale, &[field]);
+                let plain = JsonPath::parse(path).is_ok_and(|path| path.fields().is_some());
+                if !plain || !path.starts_with(half) {
+                    let why = format!("should be a json path under {half}");
+                    errors.push(FieldError::invalid(
+                        format!("{here}.subresources.scale.{field}"),
+                        path,
+                        why,
+                    ));
+                }
+            }
+        }
+        for (at, field) in list_at(version, &["selectableFields"]).iter().enumerate() {
+            let path = str_at(field, &["jsonPath"]);
+            let fits = JsonPath::parse(path).is_ok_and(|path| {
+                path.fields()
+                    .is_some_and(|names| matches!(names.as_slice(), ["spec" | "status", _]))
+            });
+            if !fits {
+                let why = "must name a field of spec or status; deeper fields cannot be selected by";
+                let place = format!("{here}.selectableFields[{at}].jsonPath");
+                errors.push(FieldError::invalid(place, path, why));
+            }
+        }
+    }
+    let stored = versions
+        .iter()
+        .filter(|version| bool_at(version, &["storage"]) == Some(true));
+    if stored.count() != 1 {
+        let why = "must have exactly one version marked as storage version";
+        errors.push(FieldError::invalid("spec.versions", Value::Null, why));
+    }
+    let kept: Vec<&str> = list_at(definition, &["status", "storedVersions"])
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    for (index, name) in kept.iter().enumerate().filter(|(_, name)| !seen.contains(*name)) {
+        let why = format!("missing from spec.versions; {name} was previously a storage version");
+        errors.push(FieldError::invalid(
+            format!("status.storedVersions[{index}]"),
+            *name,
+            why,
+        ));
+    }
+}
+
+fn validate_schema(schema: &Value, place: &str, errors: &mut FieldErrors) {
+    let mut walk = Walk::default();
+    if str_at(schema, &["type"]) != "object" {
+        let found = str_at(schema, &["type"]);
+        walk.errors.push(FieldError::invalid(
+            format!("{place}.type"),
+            found,
+            "must be object at the root",
+        ));
+    }
+    walk.schema(schema, place, 0, false);
+    if walk.nodes > MAX_NODES {
+        let why = format!("it has more than {MAX_NODES} schemas");
+        walk.errors.push(FieldError::invalid(place, "", why));
+    }
+    errors.append(&mut walk.errors);
+}
+
+/// Whether rules in the Common Expression Language are among the schemas.
+pub fn has_expressions(definition: &Value) -> bool {
+    fn found(value: &Value) -> bool {
+        match value {
+            Value::Object(map) => map.contains_key("x-kubernetes-validations") || map.values().any(found),
+            Value::Array(items) => items.iter().any(found),
+            _ => false,
+        }
+    }
+    found(definition)
+}
+
+struct Walk {
+    errors: FieldErrors,
+    patterns: Patterns,
+    nodes: usize,
+    /// Steps that are left for comparing defaults with their schemas.
+    steps: usize,
+}
+
+impl Default for Walk {
+    fn default() -> Self {
+        Self {
+            errors: Vec::new(),
+            patterns: Patterns::default(),
+            nodes: 0,
+            steps: schema::MAX_STEPS,
+        }
+    }
+}
+
+impl Walk {
+    /// Checks a schema; `junctor` is whether it is an alternative, which may only narrow what is there.
+    fn schema(&mut self, schema: &Value, path: &str, depth: usize, junctor: bool) {
+        self.nodes += 1;
+        if self.nodes > MAX_NODES || self.errors.len() > 20 {
+            return;
+        }
+        let Value::Object(map) = schema else {
+            let why = "must be a schema";
+            return self.errors.push(FieldError::invalid(path, schema.clone(), why));
+        };
+        if depth > MAX_DEPTH {
+            let why = format!("it is nested deeper than {MAX_DEPTH} levels");
+            return self.errors.push(FieldError::invalid(path, "", why));
+        }
+        for field in [
+            "$ref",
+            "definitions",
+            "dependencies",
+            "patternProperties",
+            "additionalItems",
+            "id",
+        ] {
+            if map.contains_key(field) {
+                self.errors.push(FieldError::forbidden(
+                    format!("{path}.{field}"),
+                    "is not supported",
+                ));
+            }
+        }
+        if map.get("uniqueItems") == Some(&Value::Bool(true)) {
+            let why = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
+            self.errors
+                .push(FieldError::forbidden(format!("{path}.uniqueItems"), why));
+        }
+        self.shape(schema, path, junctor);
+        self.pattern(schema, path);
+        let inner = |name: &str| schema.get(name);
+        if let Some(Value::Object(properties)) = inner("properties") {
+            if map
+                .get("additionalProperties")
+                .is_some_and(|more| more != &Value::Bool(false))
+            {
+                let why = "additionalProperties and properties are mutual exclusive";
+                self.errors
+                    .push(FieldError::forbidden(format!("{path}.additionalProperties"), why));
+            }
+            for (name, schema) in properties {
+                self.schema(schema, &format!("{path}.properties[{name}]"), depth + 1, junctor);
+            }
+        }
+        if let Some(schema) = inner("additionalProperties").filter(|schema| schema.is_object()) {
+            self.schema(
+                schema,
+                &format!("{path}.additionalProperties"),
+                depth + 1,
+                junctor,
+            );
+        }
+        if let Some(schema) = inner("items") {
+            self.schema(schema, &format!("{path}.items"), depth + 1, junctor);
+        }
+        for name in ["allOf", "anyOf", "oneOf"] {
+            for (at, schema) in list_at(schema, &[name]).iter().enumerate() {
+                self.schema(schema, &format!("{path}.{name}[{at}]"), depth + 1, true);
+            }
+        }
+        if let Some(schema) = inner("not") {
+            self.schema(schema, &format!("{path}.not"), depth + 1, true);
+        }
+        self.default_fits(schema, path);
+    }
+
+    /// A structural schema says of every field what it is.
+    fn shape(&mut self, schema: &Value, path: &str, junctor: bool) {
+        let kind = str_at(schema, &["type"]);
+        let set = |name: &str| schema.get(name) == Some(&Value::Bool(true));
+        let free = set(INT_OR_STRING) || set("x-kubernetes-preserve-unknown-fields");
+        let known = ["array", "boolean", "integer", "number", "object", "string"];
+        if kind.is_empty() && !junctor && !free {
+            let why = "must not be empty for specified object fields";
+            self.errors
+                .push(FieldError::required(format!("{path}.type"), why));
+        } else if !kind.is_empty() && !known.contains(&kind) {
+            self.errors
+                .push(FieldError::not_supported(format!("{path}.type"), kind, &known));
+        }
+        if kind == "array" && !junctor && schema.get("items").is_none() {
+            self.errors
+                .push(FieldError::required(format!("{path}.items"), "must be specified"));
+        }
+    }
+
+    fn pattern(&mut self, schema: &Value, path: &str) {
+        let Some(pattern) = schema.get("pattern").and_then(Value::as_str) else {
+            return;
+        };
+        if self.patterns.contains_key(pattern) {
+            return;
+        }
+        let compiled = if pattern.len() > MAX_PATTERN || self.patterns.len() >= MAX_PATTERNS {
+            Err("it is too long, or there are too many patterns".to_owned())
+        } else {
+            let mut builder = RegexBuilder::new(pattern);
+            let built = builder.size_limit(MAX_COMPILED).build();
+            built.map_err(|why| format!("must be a valid regular expression: {why}"))
+        };
+        match compiled {
+            Ok(compiled) => drop(self.patterns.insert(pattern.to_owned(), compiled)),
+            Err(why) => {
+                let excerpt: String = pattern.chars().take(100).collect();
+                self.errors
+                    .push(FieldError::invalid(format!("{path}.pattern"), excerpt, why));
+            }
+        }
+    }
+
+    fn default_fits(&mut self, schema: &Value, path: &str) {
+        let Some(default) = schema.get("default") else {
+            return;
+        };
+        let faults = schema::validate_within(default, schema, &self.patterns, &mut self.steps);
+        if let Some(fault) = faults.first() {
+            let why = format!("must fit its schema: {fault}");
+            self.errors.push(FieldError::invalid(
+                format!("{path}.default"),
+                default.clone(),
+                why,
+            ));
+        }
+    }
+}
