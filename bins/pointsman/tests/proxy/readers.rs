@@ -56,7 +56,11 @@ fn on_the_node_itself_a_proxy_answers_where_kube_proxy_does_though_it_serves_oth
     for path in ["/proxyMode", "/configz", "/metrics"] {
         eventually(path, || ask(&format!("http://127.0.0.1:10249{path}")) == "200");
     }
-    assert_eq!(ask("https://10.0.1.1:10249/metrics"), "401", "others show who they are");
+    assert_eq!(
+        ask("https://10.0.1.1:10249/metrics"),
+        "401",
+        "others show who they are"
+    );
 }
 
 #[test]

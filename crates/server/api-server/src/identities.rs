@@ -110,7 +110,10 @@ impl Identities {
                 source,
             })
         };
-        std::iter::once(&own).chain(&self.client_ca_file).map(read).collect()
+        std::iter::once(&own)
+            .chain(&self.client_ca_file)
+            .map(read)
+            .collect()
     }
 
     fn write(&self) -> Result<(TlsFiles, PathBuf), StartError> {

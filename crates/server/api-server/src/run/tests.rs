@@ -11,8 +11,8 @@ use crate::http::held::HeldBody;
 use http::{Method, Response};
 use http_body_util::{BodyExt, Full};
 use pointsman_rules::admission::tolerations::TolerationSeconds;
-use pointsman_rules::{Kind, kinds};
 use pointsman_rules::strategy::{ClusterSettings, IpRange};
+use pointsman_rules::{Kind, kinds};
 use serde_json::{Value, json};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
@@ -213,15 +213,27 @@ async fn a_node_does_not_choose_the_addresses_of_its_pods() {
 async fn upstream_components_find_the_clients_authorities_and_a_range_that_is_ready() {
     let world = World::new().await;
     for pem in ["one", "two"] {
-        bootstrap::publish_client_authorities(&world.server, pem).await.unwrap();
-        let map = world.server.find(&kinds::CONFIG_MAP, "kube-system", "extension-apiserver-authentication");
+        bootstrap::publish_client_authorities(&world.server, pem)
+            .await
+            .unwrap();
+        let map = world.server.find(
+            &kinds::CONFIG_MAP,
+            "kube-system",
+            "extension-apiserver-authentication",
+        );
         assert_eq!(map.unwrap().value()["data"]["client-ca-file"], pem);
     }
     let kind = Kind::by_type("networking.k8s.io/v1", "ServiceCIDR").unwrap();
     let range = world.server.find(kind, "", "kubernetes").unwrap().value();
     let ready = &range["status"]["conditions"][0];
-    assert_eq!((ready["type"].as_str(), ready["status"].as_str()), (Some("Ready"), Some("True")));
-    assert_eq!(ready["message"], "Kubernetes Service CIDR is ready", "else it is applied anew");
+    assert_eq!(
+        (ready["type"].as_str(), ready["status"].as_str()),
+        (Some("Ready"), Some("True"))
+    );
+    assert_eq!(
+        ready["message"], "Kubernetes Service CIDR is ready",
+        "else it is applied anew"
+    );
     let proxy = User::new("system:kube-proxy", &[]);
     let ranges = "/apis/networking.k8s.io/v1/servicecidrs";
     assert_eq!(world.ask(&proxy, Method::GET, ranges, &json!(null)).await.0, 200);

@@ -107,7 +107,13 @@ mod tests {
         assert!(errors.is_empty(), "{errors:?}");
         declared::missing(&json!({"spec": {"drivers": [{}]}}), shape, &mut errors);
         let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        assert_eq!(texts, ["spec.drivers[0].name: Required value", "spec.drivers[0].nodeID: Required value"]);
+        assert_eq!(
+            texts,
+            [
+                "spec.drivers[0].name: Required value",
+                "spec.drivers[0].nodeID: Required value"
+            ]
+        );
     }
 
     #[test]
