@@ -8,9 +8,9 @@ export function span(seconds) {
   if (seconds < 0.0095) return `${(seconds * 1000).toFixed(1)} ms`;
   if (seconds < 0.9995) return `${Math.round(seconds * 1000)} ms`;
   if (seconds < 59.95) return `${seconds.toFixed(1)} s`;
-  const whole = Math.round(seconds);
-  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
-  return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
+  const rounded = Math.round(seconds);
+  if (rounded < 3600) return `${Math.floor(rounded / 60)} min ${rounded % 60} s`;
+  return `${Math.floor(rounded / 3600)} h ${Math.floor((rounded % 3600) / 60)} min`;
 }
 
 /** A figure whose true value lies between two bounds; the upper one is shown, as it is the safe one. */
@@ -19,7 +19,12 @@ export function estimate(value) {
   return value.highSeconds === null ? `> ${span(value.lowSeconds)}` : span(value.highSeconds);
 }
 
-export const plural = (count, one, many) => `${count.toLocaleString("en")} ${count === 1 ? one : many}`;
+const COUNT = new Intl.NumberFormat("en");
+
+/** A whole number, such as 5,000. One formatter for all: making one costs more than a row. */
+export const whole = (count) => COUNT.format(count);
+
+export const plural = (count, one, many) => `${whole(count)} ${count === 1 ? one : many}`;
 
 const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const SHORT = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });

@@ -1,6 +1,6 @@
 // Who needs a look? Services, nodes, gates and the profile: the troubled first, the healthy folded.
 
-import { $, estimate, link, list, make, plural, relink, row, say, set, span } from "./dom.js";
+import { $, estimate, link, list, make, plural, relink, row, say, set, span, whole } from "./dom.js";
 
 /** Healthy rows that are shown beside the troubled ones before they are folded. */
 const HEALTHY = 6;
@@ -13,17 +13,17 @@ export function cards(state) {
     say(name, estimate(sli[name].p99));
     $(name).dataset.verdict = sli[name].verdict;
   }
-  const pending = ({ unfinished }) => unfinished ? ` (${unfinished.toLocaleString("en")} unfinished)` : "";
+  const pending = ({ unfinished }) => unfinished ? ` (${whole(unfinished)} unfinished)` : "";
   say("pooled-note", `p99 of ${plural(sli.pooled.samples, "sample", "samples")}${pending(sli.pooled)}, objective ${span(sli.objectiveSeconds)}`);
   say("exact-note", `p99 of ${plural(sli.exact.samples, "change", "changes")}${pending(sli.exact)}, median ${estimate(sli.exact.p50)}`);
   const { live, silent: mute, stalled, unreachable, plain } = programmers;
   const all = live + mute + stalled + unreachable + plain;
-  say("coverage", live === all ? live.toLocaleString("en") : `${live.toLocaleString("en")} of ${all.toLocaleString("en")}`);
+  say("coverage", live === all ? whole(live) : `${whole(live)} of ${whole(all)}`);
   $("coverage").dataset.verdict = mute + stalled ? "missed" : "";
   const states = [[mute, "silent"], [stalled, "stalled"], [unreachable, "unreachable"], [plain, "without watermarks"]].filter(([count]) => count);
   const others = states.map(([count, state]) => `${plural(count, "is", "are")} ${state}`).join(", ") || "all report";
   say("coverage-note", `${others}; coverage ${(sli.pooled.coverage * 100).toFixed(1)} %`);
-  say("waiting", gates.waitingTotal.toLocaleString("en"));
+  say("waiting", whole(gates.waitingTotal));
   const last = gates.recent[0];
   say("waiting-note", last ? `last one waited ${span(last.waitedSeconds)}: ${last.outcome}` : "none was asked for yet");
   const today = sli.day;
@@ -44,7 +44,7 @@ export function lagging(state) {
     say(why, ` ${lag.reason}`);
     say(problem, lag.problem ? ` (${lag.problem})` : "");
   });
-  say("lag-title", state.programmers.behind > shown.length ? `Nodes behind: ${state.programmers.behind.toLocaleString("en")}` : "Nodes behind");
+  say("lag-title", state.programmers.behind > shown.length ? `Nodes behind: ${whole(state.programmers.behind)}` : "Nodes behind");
 }
 
 const STAGES = { api: "change to API", slice: "API to slice", half: "slice to half of the kernels", all: "to the last kernel" };
@@ -92,11 +92,11 @@ export function services(state) {
     set(line, { "data-service": service.name });
     relink(name.firstElementChild, "service", service.name);
     say(name.lastElementChild, [service.type, service.clusterIP].filter(Boolean).join(" "));
-    say(ready, service.ready.toLocaleString("en"));
-    say(unready, service.notReady.toLocaleString("en"));
+    say(ready, whole(service.ready));
+    say(unready, whole(service.notReady));
     set(unready, { class: service.notReady ? "number bad" : "number" });
-    say(draining, service.servingTerminating.toLocaleString("en"));
-    say(ending, service.terminating.toLocaleString("en"));
+    say(draining, whole(service.servingTerminating));
+    say(ending, whole(service.terminating));
     say(everywhere.firstElementChild, service.everywhere ? "yes" : "not yet");
     set(everywhere.firstElementChild, { class: service.everywhere ? "good" : service.trouble ? "bad" : "" });
     say(everywhere.lastElementChild, service.everywhere ? service.trouble ?? "" : "");
@@ -142,7 +142,7 @@ export function offset(node) {
 function rest(id, kind, count, what) {
   const fold = $(id);
   fold.hidden = count <= 0;
-  say(fold.firstElementChild, `${count.toLocaleString("en")} more ${what}, none of them in trouble`);
+  say(fold.firstElementChild, `${whole(count)} more ${what}, none of them in trouble`);
   fold.dataset.kind = kind;
 }
 
@@ -157,7 +157,7 @@ export function listenToFolds() {
       const { total, list: found } = await answer.json();
       const kind = fold.dataset.kind;
       list(fold.querySelector(".names"), found, (item) => item.name, (item) => make("li", {}, link(kind, item.name)), () => {});
-      say(fold.querySelector(".note"), total > found.length ? `and ${(total - found.length).toLocaleString("en")} more: type a part of the name` : "");
+      say(fold.querySelector(".note"), total > found.length ? `and ${whole(total - found.length)} more: type a part of the name` : "");
     };
     fold.addEventListener("toggle", () => { if (fold.open) look(); });
     input.addEventListener("input", look);
@@ -182,7 +182,7 @@ export function gates(state) {
     say(behind, gate.behind.length ? `${gate.waits ? ": " : " without "}${gate.behind.join(", ")}` : "");
   });
   const more = state.gates.waitingTotal - waiting.length;
-  say("gates-title", more > 0 ? `Shutdown gates: ${state.gates.waitingTotal.toLocaleString("en")} wait` : "Shutdown gates");
+  say("gates-title", more > 0 ? `Shutdown gates: ${whole(state.gates.waitingTotal)} wait` : "Shutdown gates");
 }
 
 export function profile(state) {

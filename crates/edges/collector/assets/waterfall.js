@@ -1,6 +1,6 @@
 // How far has each change come, and what took the time?
 
-import { $, clock, link, list, make, plural, relink, row, say, set, span } from "./dom.js";
+import { $, clock, link, list, make, plural, relink, row, say, set, span, whole } from "./dom.js";
 
 /** How well the beginning of a change is known, where that is not exactly. */
 const DATED = { second: "known to the second", watch: "counted from when it was seen" };
@@ -88,9 +88,9 @@ function update(line, change, most, objective) {
   ticks(lane, change, most);
   set(bar, { "data-over": took > most });
   set(bar, { "aria-label": described(change), title: described(change) });
-  say(nodes.firstElementChild, `${change.reached.toLocaleString("en")} of ${change.of.toLocaleString("en")}`);
+  say(nodes.firstElementChild, `${whole(change.reached)} of ${whole(change.of)}`);
   const named = change.behind.slice(0, 3), others = change.of - change.reached - named.length;
-  const waits = open && named.length ? `waits for ${named.join(", ")}${others > 0 ? ` and ${others.toLocaleString("en")} more` : ""}` : "";
+  const waits = open && named.length ? `waits for ${named.join(", ")}${others > 0 ? ` and ${whole(others)} more` : ""}` : "";
   say(nodes.lastElementChild, waits || (change.last && change.of > 1 && took > objective ? `${change.last} was last` : ""));
   set(nodes.lastElementChild, { class: waits ? "small bad" : "small" });
   say(end.firstElementChild, open ? `not yet, ${span(change.openSeconds)}` : span(change.allAfterSeconds));

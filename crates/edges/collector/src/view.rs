@@ -107,11 +107,11 @@ fn behind(impact: &Impact<'_>, now: Moment) -> String {
         missing,
         last_seen,
     } = &impact.worst;
-    let silent = now.since(*last_seen).as_secs();
+    let silent = span(now.since(*last_seen));
     let waits = missing.map_or(Duration::ZERO, |change| now.since(change.began()));
     let waits = span(waits);
     let who = match stage {
-        Stage::Silent => format!("{name} silent {silent} s"),
+        Stage::Silent => format!("{name} silent {silent}"),
         Stage::Watch => format!("{name} {waits} behind, its watch delivers nothing"),
         Stage::Plan => format!("{name} {waits} behind, has not begun to write"),
         Stage::Kernel => format!("{name} {waits} behind, is writing"),
@@ -143,11 +143,12 @@ fn behind(impact: &Impact<'_>, now: Moment) -> String {
     all.join("; ")
 }
 
-/// Tenths of a second below ten, then seconds.
+/// Tenths of a second below ten, then seconds, from two minutes on minutes.
 fn span(duration: Duration) -> String {
     match duration.as_secs() {
         0..10 => format!("{:.1} s", duration.as_secs_f64()),
-        seconds => format!("{seconds} s"),
+        seconds @ 10..120 => format!("{seconds} s"),
+        seconds => format!("{} min", seconds / 60),
     }
 }
 
