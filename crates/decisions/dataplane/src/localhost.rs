@@ -16,7 +16,7 @@ pub struct Listening<A> {
     pub wanted: BTreeMap<NodePort, Listener<A>>,
 }
 
-/// One listener.
+/// Where connections to one node port lead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener<A> {
     pub service: ServiceName,

@@ -178,8 +178,13 @@ const NEIGHBOURS: &[Neighbour] = &[
                 COMMIT\nEND\nnft -f - <<'END'
             table inet seen { chain last { type filter hook postrouting priority 150
               iifname \"veth*\" meta mark & 0xffff4f00 != 0x12340f00 drop; }; }\nEND\n"],
-        all_is_well: true,
-        flows: "",
+        all_is_well: false,
+        flows: "10.0.1.9 -> 172.30.0.1:80 => 10.0.2.5:8080
+                10.0.1.9 -> 172.30.0.10:53/udp => 10.0.1.6:5302
+                10.0.1.5 -> 172.30.0.2:80 => 10.0.1.5:8080 masq
+                198.51.100.9 -> 192.168.0.2:30080 => 10.0.2.5:8080 masq
+                198.51.100.9 -> 192.168.0.2:30081 => 10.0.1.5:8080
+                10.0.1.9 -> 172.30.0.3:80 => dropped | nftables: rejected",
     },
     Neighbour {
         name: "node-local-dns: untracked packets are left to the node's own DNS server",

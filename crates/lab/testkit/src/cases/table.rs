@@ -404,11 +404,11 @@ pub const CASES: &[Case<'static>] = &[
                   service default/web 172.30.0.1:80 nodeport=30080
                   endpoint default/web 10.0.1.5:8080 node=n1
                   service default/dns 172.30.0.2:53/udp nodeport=30053
-                  endpoint default/dns 10.0.1.5:53 node=n1 udp",
+                  endpoint default/dns 10.0.1.5:5302 node=n1 udp",
         flows: "127.0.0.1 -> 127.0.0.1:30080 => 10.0.1.5:8080 masq | nftables: untouched
-                127.0.0.1 -> 127.0.0.1:30053/udp => 10.0.1.5:53 masq | nftables: rejected
+                127.0.0.1 -> 127.0.0.1:30053/udp => 10.0.1.5:5302 masq | nftables: rejected
                 127.0.0.1 -> 127.0.0.1:30054/udp => untouched
-                192.168.0.2 -> 192.168.0.2:30053/udp => 10.0.1.5:53 masq",
+                192.168.0.2 -> 192.168.0.2:30053/udp => 10.0.1.5:5302 masq",
     },
     Case {
         name: "nftables mode refuses node ports on localhost where only all addresses are listed",
