@@ -208,10 +208,9 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
             let six = clean_up::<Ipv6Addr>();
             // Sets can be destroyed once no chain looks into them.
             let ipvs = ipvs::remove_all();
-            Ok(four
-                .and(six)
+            four.and(six)
                 .map_err(anyhow::Error::from)
-                .and(ipvs.map_err(Into::into))?)
+                .and(ipvs.map_err(Into::into))
         })
         .await?;
     }

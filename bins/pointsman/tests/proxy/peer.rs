@@ -137,7 +137,7 @@ fn a_kube_proxy_that_comes_back_is_noticed_in_any_mode_beside_any_of_ours() {
         let began = Instant::now();
         start_kube_proxy(&mut cluster, &program, theirs);
         eventually("it is noticed", || cluster.metric(&seen) == 1.0);
-        println!(
+        eprintln!(
             "{ours} beside kube-proxy in {theirs} mode: noticed after {:?}",
             began.elapsed()
         );

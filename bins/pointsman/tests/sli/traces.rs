@@ -52,7 +52,7 @@ fn fields(mut bytes: &[u8]) -> Vec<(u64, Field<'_>)> {
     found
 }
 
-fn inner<'a>(message: &'a [u8], number: u64) -> Vec<&'a [u8]> {
+fn inner(message: &[u8], number: u64) -> Vec<&[u8]> {
     let fields = fields(message).into_iter();
     let of = |(found, field)| match field {
         Field::Bytes(bytes) if found == number => Some(bytes),

@@ -124,7 +124,7 @@ fn report(times: Vec<[i128; 2]>) {
         let mut all: Vec<i128> = times.iter().map(|pair| pair[index]).collect();
         all.sort_unstable();
         let quantile = |share: f64| all[((all.len() as f64 * share).ceil() as usize).max(1) - 1];
-        println!(
+        eprintln!(
             "{what}: {} times, p50 {} ms, p99 {} ms, slowest {} ms",
             all.len(),
             quantile(0.5),

@@ -29,7 +29,7 @@ pub fn make_named() -> bool {
 
 /// What was counted; `None` if the kernel does not say.
 pub fn read(counter: PacketCounter) -> Option<u64> {
-    let named = Accounting::open().and_then(|mut kernel| Ok(kernel.read(counter.as_str()).ok().flatten()));
+    let named = Accounting::open().map(|mut kernel| kernel.read(counter.as_str()).ok().flatten());
     named.ok().flatten().or_else(|| of_rules(counter))
 }
 

@@ -66,7 +66,7 @@ impl Lookout {
                 self.note(family, &PREDECESSOR, &SERVICES, &mut table)?;
             }
         }
-        if self.looks % PROGRAMS_EVERY == 0 {
+        if self.looks.is_multiple_of(PROGRAMS_EVERY) {
             self.legacy = self.look_by_program();
         }
         self.looks = self.looks.wrapping_add(1);

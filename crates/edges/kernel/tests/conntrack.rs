@@ -139,7 +139,7 @@ fn flows_of_a_deleted_service_are_found_among_200_000_others_in_little_memory() 
             stop.store(true, Ordering::Relaxed);
             (deleted, grown, took, syncing.join().unwrap())
         });
-        println!(
+        eprintln!(
             "{} flows: {took:?}, {grown} bytes; {syncs} syncs meanwhile, the longest {longest:?}",
             others()
         );

@@ -37,8 +37,13 @@ impl Echo {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let open = |kind| socket_with(family, kind, flags, Some(protocol));
         let socket = open(SocketType::DGRAM).or_else(|_| open(SocketType::RAW))?;
+        #[expect(
+            unsafe_code,
+            reason = "the descriptor has to stay open, and its owner is given away here"
+        )]
+        let socket = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE)? };
         Ok(Self {
-            socket: AsyncFd::with_interest(socket, Interest::READABLE)?,
+            socket,
             v6,
             nonce: fastrand::u32(..),
             sequence: 0,

@@ -348,7 +348,7 @@ impl Cache {
 
     fn apply(&self, batch: Batch) {
         let now = Instant::now();
-        let mut changes: BTreeMap<usize, (&'static Kind, Vec<(Arc<Object>, Fate)>)> = BTreeMap::new();
+        let mut changes = BTreeMap::<usize, (_, Vec<_>)>::new();
         let removals = stamp::removals(&batch.events);
         for event in batch.events {
             let Some((object, fate)) = self.read_event(event, &removals) else {

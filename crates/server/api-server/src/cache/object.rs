@@ -88,7 +88,7 @@ impl Object {
 
     /// The same object as another version of its kind shows it, if it can be read.
     pub fn again(&self, kind: &'static Kind) -> Option<Arc<Self>> {
-        let stored = crate::stored::encode(kind, &self.value());
+        let stored = stored::encode(kind, &self.value());
         let object = Self::from_stored(
             kind,
             self.key.clone(),

@@ -100,15 +100,20 @@ fn version(version: &Value) -> Version {
 fn strip(schema: &mut Value) {
     match schema {
         Value::Object(map) => {
-            // A property may be called so, too: then it is a schema and not a text.
-            map.retain(|name, value| {
-                !(matches!(name.as_str(), "description" | "title") && value.is_string())
-                    && !matches!(
-                        name.as_str(),
-                        "example" | "externalDocs" | "x-kubernetes-validations"
-                    )
+            map.retain(|name, _| {
+                !matches!(
+                    name.as_str(),
+                    "description" | "title" | "example" | "externalDocs" | "x-kubernetes-validations"
+                )
             });
-            map.values_mut().for_each(strip);
+            for (name, value) in map {
+                match (name.as_str(), value) {
+                    // Properties may have any of these names, and values are no schemas.
+                    ("properties", Value::Object(properties)) => properties.values_mut().for_each(strip),
+                    ("default" | "enum", _) => {}
+                    (_, value) => strip(value),
+                }
+            }
         }
         Value::Array(items) => items.iter_mut().for_each(strip),
         _ => {}

@@ -48,7 +48,6 @@ fn unknown_and_duplicate_fields_are_kept_and_reported_with_their_paths() {
 #[test]
 fn field_validation_ignores_warns_or_refuses() {
     let decoded = pod(r#"{"spec":{"foo":1}}"#).unwrap();
-    let pods = shape("", "pods");
     let (object, warnings) = FieldValidation::Ignore
         .apply(decoded.clone(), &crate::kinds::POD)
         .unwrap();
