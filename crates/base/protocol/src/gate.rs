@@ -45,12 +45,14 @@ impl Subject {
     }
 }
 
-/// A question, as `/gate/v1/pods/NS/NAME?uid=U&bound=5s` or `/gate/v1/namespaces/NS/services/NAME?node=N`.
+/// A question, as `/gate/v1/pods/NS/NAME?uid=U&bound=5s` or `/gate/v1/namespaces/NS/services/NAME?node=N&drain=1s`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
     pub subject: Subject,
     /// The longest wait, if not the collector's own.
     pub bound: Option<Duration>,
+    /// How much later than no new connections come the answer is sent: requests under way get that long.
+    pub drain: Duration,
 }
 
 /// Why a request is no question.
@@ -85,6 +87,8 @@ impl Question {
         };
         let bound = self.bound.map(|bound| bound.min(LONGEST_BOUND).as_millis());
         query.extend(bound.map(|millis| format!("bound={millis}ms")));
+        let drain = self.drain.min(LONGEST_BOUND).as_millis();
+        query.extend((drain > 0).then(|| format!("drain={drain}ms")));
         match query.is_empty() {
             true => path,
             false => format!("{path}?{}", query.join("&")),
@@ -93,12 +97,13 @@ impl Question {
 
     /// Reads a path and a query.
     pub fn decode(path: &str, query: &str) -> Result<Self, BadQuestion> {
-        let (mut uid, mut node, mut bound) = (String::new(), None, None);
+        let (mut uid, mut node, mut bound, mut drain) = (String::new(), None, None, Duration::ZERO);
         for (key, value) in form_urlencoded::parse(query.as_bytes()) {
             match &*key {
                 "uid" => uid = name(&value)?,
                 "node" => node = Some(name(&value)?),
                 "bound" => bound = Some(wait(&value)?),
+                "drain" => drain = wait(&value)?,
                 _ => {}
             }
         }
@@ -117,7 +122,7 @@ impl Question {
             },
             _ => return Err(BadQuestion::Path),
         };
-        Ok(Self { subject, bound })
+        Ok(Self { subject, bound, drain })
     }
 }
 
@@ -269,9 +274,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_asked_is_what_is_read(subject in subject(), millis in prop::option::of(0u64..=60_000)) {
-            let bound = millis.map(Duration::from_millis);
-            let question = Question { subject, bound };
+        fn what_is_asked_is_what_is_read(
+            subject in subject(),
+            millis in prop::option::of(0u64..=60_000),
+            drain in 0u64..=60_000,
+        ) {
+            let (bound, drain) = (millis.map(Duration::from_millis), Duration::from_millis(drain));
+            let question = Question { subject, bound, drain };
             let target = question.encode();
             let (path, query) = target.split_once('?').unwrap_or((&target, ""));
             prop_assert!(path.starts_with(PATH));
@@ -294,6 +303,7 @@ mod tests {
         fn any_request_is_a_question_or_refused(path in "(/gate/v1/)?[ -~é]{0,40}", query in "[ -~é%&=]{0,40}") {
             if let Ok(question) = Question::decode(&path, &query) {
                 prop_assert!(question.bound.is_none_or(|bound| bound <= LONGEST_BOUND));
+                prop_assert!(question.drain <= LONGEST_BOUND);
             }
         }
 
@@ -311,13 +321,15 @@ mod tests {
             uid: "u-1".into(),
         };
         let bound = Some(Duration::from_millis(2500));
-        assert_eq!(question, Question { subject, bound });
-        let question = Question::decode("/gate/v1/namespaces/default/services/web", "node=n1").unwrap();
+        let drain = Duration::ZERO;
+        assert_eq!(question, Question { subject, bound, drain });
+        let question = Question::decode("/gate/v1/namespaces/default/services/web", "node=n1&drain=1s").unwrap();
         let subject = Subject::Service {
             service: "default/web".into(),
             node: Some("n1".into()),
         };
-        assert_eq!(question, Question { subject, bound: None });
+        let (bound, drain) = (None, Duration::from_secs(1));
+        assert_eq!(question, Question { subject, bound, drain });
     }
 
     #[test]
@@ -328,6 +340,7 @@ mod tests {
             ("/gate/v1/pods/a/b%2Fc", ""),
             ("/gate/v1/pods/a/b", "bound=-1s"),
             ("/gate/v1/pods/a/b", "bound=1h"),
+            ("/gate/v1/pods/a/b", "drain=61s"),
             ("/gate/v1/pods/a/b", "bound=61s"),
             ("/gate/v2/pods/a/b", ""),
         ] {

@@ -147,6 +147,10 @@ impl Site {
         };
         let answer = answer.await;
         asking.id = None;
+        // Nobody sends new connections, but the server that is told to stop may finish none of those it has.
+        if matches!(&answer, Ok(Ok(answer)) if answer.outcome == gate::Outcome::Everywhere) {
+            tokio::time::sleep(asked.drain).await;
+        }
         match answer {
             Ok(Ok(answer)) => pointsman_http::reply(StatusCode::OK, "application/json", answer.encode()),
             Ok(Err(refused @ Refused::TooManyOfSource)) => {

@@ -100,6 +100,7 @@ impl Gate {
         let question = Question {
             subject: subject.clone(),
             bound: Some(bound),
+            drain: Duration::ZERO,
         };
         let target = Target::parse(&self.url.to_string())?;
         let answer = target.get(&question.encode(), LONGEST, bound + SLACK).await?;

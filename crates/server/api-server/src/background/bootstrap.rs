@@ -55,7 +55,7 @@ pub async fn run(server: &Server, advertised: Option<SocketAddr>) -> Result<(), 
     futures::future::try_join_all(written).await?;
     for wanted in [
         PRIORITY_CLASSES.map(priority_class).to_vec(),
-        vec![service_cidr(server)],
+        vec![service_cidr(server), token_tracking()],
     ]
     .concat()
     {
@@ -189,6 +189,17 @@ async fn ensure(
             Err(error)
         }
     }
+}
+
+/// Says since when the use of tokens in Secrets would be known; kube-controller-manager looks for it before it removes
+/// any.
+fn token_tracking() -> Value {
+    let today = Timestamp::now().strftime("%Y-%m-%d").to_string();
+    json!({
+        "kind": "ConfigMap", "apiVersion": "v1",
+        "metadata": {"namespace": "kube-system", "name": "kube-apiserver-legacy-service-account-token-tracking"},
+        "data": {"since": today},
+    })
 }
 
 fn settings_map() -> Value {
