@@ -122,7 +122,11 @@ impl Question {
             },
             _ => return Err(BadQuestion::Path),
         };
-        Ok(Self { subject, bound, drain })
+        Ok(Self {
+            subject,
+            bound,
+            drain,
+        })
     }
 }
 
@@ -149,7 +153,8 @@ fn wait(text: &str) -> Result<Duration, BadQuestion> {
     let seconds = number.parse::<f64>().ok().map(|number| number * unit);
     let fits = seconds.filter(|seconds| (0.0..=LONGEST_BOUND.as_secs_f64()).contains(seconds));
     let seconds = fits.ok_or_else(|| BadQuestion::Bound(text.to_owned()))?;
-    Ok(Duration::from_secs_f64(seconds))
+    // Whole milliseconds, as they are written.
+    Ok(Duration::from_secs_f64((seconds * 1000.0).round() / 1000.0))
 }
 
 /// Why a gate opened.
@@ -322,14 +327,29 @@ mod tests {
         };
         let bound = Some(Duration::from_millis(2500));
         let drain = Duration::ZERO;
-        assert_eq!(question, Question { subject, bound, drain });
-        let question = Question::decode("/gate/v1/namespaces/default/services/web", "node=n1&drain=1s").unwrap();
+        assert_eq!(
+            question,
+            Question {
+                subject,
+                bound,
+                drain
+            }
+        );
+        let question =
+            Question::decode("/gate/v1/namespaces/default/services/web", "node=n1&drain=1s").unwrap();
         let subject = Subject::Service {
             service: "default/web".into(),
             node: Some("n1".into()),
         };
         let (bound, drain) = (None, Duration::from_secs(1));
-        assert_eq!(question, Question { subject, bound, drain });
+        assert_eq!(
+            question,
+            Question {
+                subject,
+                bound,
+                drain
+            }
+        );
     }
 
     #[test]
