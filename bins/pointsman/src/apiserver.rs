@@ -87,6 +87,10 @@ pub struct Flags {
     /// Who tokens for this server have to be for; the issuers by default.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub api_audiences: Vec<String>,
+    /// Whether every namespace gets the ConfigMap kube-root-ca.crt. Set to false where kube-controller-manager publishes
+    /// another one (--root-ca-file).
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    pub publish_root_ca: bool,
     /// Optional behaviours: EndpointSliceTerminatingCondition, SubSecondProbes (both on by default).
     #[arg(long, value_name = "A=true,B=false", default_value = "", value_parser = FeatureGates::parse)]
     pub feature_gates: FeatureGates,
@@ -217,6 +221,7 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
                 .filter(|longest| !longest.is_zero()),
             jwks_uri: flags.service_account_jwks_uri,
         },
+        publish_root_ca: flags.publish_root_ca,
         anonymous: flags.anonymous_auth,
         extra_sans: flags.tls_san,
         tls_files: flags.tls_cert_file.zip(flags.tls_private_key_file),

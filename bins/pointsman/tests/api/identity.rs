@@ -46,7 +46,13 @@ fn holds(server: &Server, text: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kubectl_makes_secrets_that_are_nowhere_in_plain_text_and_tokens_that_work() {
-    let server = Server::start(&["--audit-log-path=-"]).await;
+    let server = Server::start(&["--audit-log-path=-", "--publish-root-ca=true"]).await;
+    for namespace in ["default", "kube-system"] {
+        let line = format!("get configmap kube-root-ca.crt -n {namespace} -o jsonpath={{.data.ca\\.crt}}");
+        let published = kubectl(&server, &line).await.unwrap();
+        let authority = std::fs::read_to_string(server.data_dir().join("pki/ca.crt")).unwrap();
+        assert_eq!(published, authority, "{namespace}");
+    }
     let made = "create secret generic own --from-literal=password=hunter2-hunter2";
     kubectl(&server, made).await.unwrap();
     let read = "get secret own -o jsonpath={.data.password}";

@@ -199,12 +199,12 @@ impl History {
         shortest.and_then(|at| self.incidents.remove(at));
     }
 
-    /// Oldest first.
+    /// One per step, the oldest first.
     pub fn points(&self) -> impl ExactSizeIterator<Item = &Point> {
         self.points.iter()
     }
 
-    /// Oldest first.
+    /// Those that are over and the one that is not, the oldest first.
     pub fn incidents(&self) -> impl DoubleEndedIterator<Item = &Incident> {
         self.incidents.iter()
     }

@@ -5,6 +5,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use pointsman_api_client::{ApiError, Client, Resource};
+use pointsman_objects::compact::Service;
 use pointsman_objects::pod_manifest::{AccountToken, PodManifest, VolumeKind};
 use serde::Deserialize;
 use serde_json::json;
@@ -115,24 +116,6 @@ async fn request(
 #[derive(Debug, Default)]
 pub(crate) struct ApiServer(OnceCell<Vec<(String, String)>>);
 
-#[derive(Deserialize)]
-struct Service {
-    spec: ServiceSpec,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ServiceSpec {
-    #[serde(rename = "clusterIP")]
-    cluster_ip: String,
-    ports: Vec<ServicePort>,
-}
-
-#[derive(Deserialize)]
-struct ServicePort {
-    port: u16,
-}
-
 impl ApiServer {
     /// The variables by which clients in pods find it; none while it is not known.
     pub(crate) async fn variables(&self, client: &Client) -> Vec<(String, String)> {
@@ -145,14 +128,14 @@ impl ApiServer {
         match known.await {
             Ok(known) => known.clone(),
             Err(error) => {
-                tracing::warn!(%error, "pods are not told where the API server is: cannot read Service default/kubernetes");
+                tracing::warn!(%error, "pods start without KUBERNETES_SERVICE_HOST: cannot read Service default/kubernetes");
                 Vec::new()
             }
         }
     }
 }
 
-fn variables(address: &str, port: u16) -> Vec<(String, String)> {
+fn variables(address: &str, port: i64) -> Vec<(String, String)> {
     let host = match address.contains(':') {
         true => format!("[{address}]"),
         false => address.to_owned(),

@@ -103,6 +103,7 @@ fn server_config(data_dir: PathBuf, listen: SocketAddr) -> pointsman_api_server:
         },
         token_file: None,
         accounts: Default::default(),
+        publish_root_ca: true,
         anonymous: true,
         extra_sans: Vec::new(),
         tls_files: None,

@@ -50,6 +50,8 @@ pub struct Config {
     pub token_file: Option<PathBuf>,
     /// Tokens of service accounts.
     pub accounts: AccountSettings,
+    /// Whether namespaces get the authority of the serving certificate, for their pods.
+    pub publish_root_ca: bool,
     /// Whether requests without a credential reach authorization.
     pub anonymous: bool,
     /// Extra names in the serving certificate.

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! The key in the store is authenticated with the value: one that was changed, or put under another key, is not
-//! accepted, and neither is a plain one. A record of its own, under [`CHECK`], tells at the start whether this server has
-//! the key that the store was written with. [`keep`] writes values anew when another key is used.
+//! accepted, and neither is a plain one. The first Secret tells at the start whether this server has the key that the
+//! store was written with: without Secrets any key will do, as for a restored backup or a second server that has none.
+//! [`keep`] writes values anew when another key is used.
 
 use crate::auth::files;
 use crate::auth::keyring::{self, KeyError, Ring, versions};
@@ -27,8 +28,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The record by which keys are tried.
-const CHECK: &str = "/encryption-check";
 const MARK: &[u8] = b"pointsman:enc:aesgcm:v1:";
 /// How often is looked whether keys were replaced.
 const LOOK: Duration = Duration::from_secs(1);
@@ -136,21 +135,12 @@ impl EncryptedStore {
             keys: Arc::new(keys),
             secrets: keys::collection(&kinds::SECRET).into(),
         };
-        let record = Transaction {
-            expect: vec![(CHECK.into(), Expect::Absent)],
-            ops: vec![Op::Put(CHECK.into(), Bytes::from_static(b"readable"))],
-        };
-        // Whether it is there or another server is faster: what is there has to be readable.
-        store.range(only(CHECK, None)).await?;
-        match store.commit(record).await {
-            // Without space no Secret can be written either; what is there can be read.
-            Ok(_) | Err(StoreError::Full) => Ok(store),
-            Err(error) => Err(error),
-        }
+        store.range(first(&store.secrets, None)).await?;
+        Ok(store)
     }
 
     fn covers(&self, key: &str) -> bool {
-        key.starts_with(&*self.secrets) || key == CHECK
+        key.starts_with(&*self.secrets)
     }
 
     fn opened(&self, entry: &mut Entry) -> Result<(), StoreError> {
@@ -161,9 +151,9 @@ impl EncryptedStore {
     }
 }
 
-fn only(key: &str, at: Option<Revision>) -> Range {
+fn first(prefix: &str, at: Option<Revision>) -> Range {
     Range {
-        prefix: key.into(),
+        prefix: prefix.into(),
         after: None,
         limit: 1,
         at,
@@ -307,7 +297,7 @@ impl EncryptedStore {
         if let Some(clean) = clean {
             // Everything before it needs other keys. In a store that never was older there is nothing before.
             let before = Revision(clean.0.saturating_sub(1));
-            match self.raw.range(only(CHECK, Some(before))).await {
+            match self.raw.range(first(&self.secrets, Some(before))).await {
                 // A write that was under way when the key changed may have come later.
                 Err(StoreError::Compacted { .. }) => {}
                 Ok(_) => return Ok(false),
@@ -326,31 +316,26 @@ impl EncryptedStore {
     /// Writes anew what another key than `used` encrypts; returns how much that was, and until when it was looked at.
     async fn rewrite_all(&self, used: &str) -> Result<(usize, Revision), StoreError> {
         let mut rewritten = 0;
-        let mut at = Revision(0);
-        for prefix in [CHECK, &*self.secrets] {
-            let mut after = None;
-            loop {
-                let range = Range {
-                    prefix: prefix.into(),
-                    after,
-                    limit: PAGE,
-                    at: None,
-                };
-                let page = self.raw.range(range).await?;
-                at = page.at;
-                for entry in &page.entries {
-                    if split(&entry.value).is_none_or(|(id, _)| id != used) {
-                        self.rewrite(entry).await?;
-                        rewritten += 1;
-                    }
-                }
-                after = page.entries.last().map(|entry| entry.key.to_string());
-                if page.remaining == 0 {
-                    break;
+        let mut after = None;
+        loop {
+            let range = Range {
+                prefix: self.secrets.to_string(),
+                after,
+                limit: PAGE,
+                at: None,
+            };
+            let page = self.raw.range(range).await?;
+            for entry in &page.entries {
+                if split(&entry.value).is_none_or(|(id, _)| id != used) {
+                    self.rewrite(entry).await?;
+                    rewritten += 1;
                 }
             }
+            after = page.entries.last().map(|entry| entry.key.to_string());
+            if page.remaining == 0 {
+                return Ok((rewritten, page.at));
+            }
         }
-        Ok((rewritten, at))
     }
 
     async fn rewrite(&self, entry: &Entry) -> Result<(), StoreError> {
@@ -389,7 +374,7 @@ mod tests {
     }
 
     async fn value(store: &dyn Store, key: &str) -> Result<Bytes, StoreError> {
-        let page = store.range(only(key, None)).await?;
+        let page = store.range(first(key, None)).await?;
         Ok(page.entries[0].value.clone())
     }
 
@@ -451,11 +436,11 @@ mod tests {
     #[tokio::test]
     async fn a_server_without_the_stores_key_does_not_start() {
         let dir = tempfile::tempdir().unwrap();
-        drop(open(dir.path()).await.unwrap());
+        put(&open(dir.path()).await.unwrap(), NAME, b"hunter2").await;
         std::fs::rename(dir.path().join("pki/encryption.key"), dir.path().join("kept")).unwrap();
         let refused = open(dir.path()).await.err().unwrap().to_string();
         assert!(
-            refused.contains("/encryption-check: it is encrypted with key"),
+            refused.contains("/d/s: it is encrypted with key"),
             "{refused}"
         );
         std::fs::rename(dir.path().join("kept"), dir.path().join("pki/encryption.key")).unwrap();

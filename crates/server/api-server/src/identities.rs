@@ -26,7 +26,8 @@ pub struct Identities {
     names: ServingNames,
     own_files: Option<(PathBuf, PathBuf)>,
     client_ca_file: Option<PathBuf>,
-    root_ca: watch::Sender<String>,
+    /// Where those who publish the authority learn of it, if anybody does.
+    root_ca: Option<watch::Sender<String>>,
 }
 
 impl Identities {
@@ -48,7 +49,7 @@ impl Identities {
             names: ServingNames::new(&reachable, &first, &config.extra_sans),
             own_files: config.tls_files.clone(),
             client_ca_file: config.client_ca_file.clone(),
-            root_ca,
+            root_ca: config.publish_root_ca.then_some(root_ca),
         }
     }
 
@@ -133,11 +134,13 @@ impl Identities {
             })?,
             None => pki.ca_pem().to_owned(),
         };
-        self.root_ca.send_if_modified(|known| {
-            let changed = *known != serving_ca;
-            known.clone_from(&serving_ca);
-            changed
-        });
+        if let Some(root_ca) = &self.root_ca {
+            root_ca.send_if_modified(|known| {
+                let changed = *known != serving_ca;
+                known.clone_from(&serving_ca);
+                changed
+            });
+        }
         pki.client(node_client::STEM, &node_client::identity(), now)?;
         let mut client_authorities = vec![pki.ca_path()];
         client_authorities.extend(self.client_ca_file.clone());

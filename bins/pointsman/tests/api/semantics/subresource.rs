@@ -188,10 +188,10 @@ async fn what_is_not_served_is_refused_clearly() {
         assert!([code, 405, 501].contains(&answer.code), "{path}: {}", answer.text);
         assert_eq!(answer.json()["kind"], "Status", "{path}");
     }
-    let definition = json!({"metadata": {"name": "a.b.c"}});
+    let hook = json!({"metadata": {"name": "a"}});
     http.post(
-        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
-        &definition,
+        "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
+        &hook,
     )
     .await
     .refused(404, "NotFound");

@@ -5,7 +5,6 @@
 //! the stored objects and takes nothing away, unless an object opts out with the annotation
 //! `rbac.authorization.kubernetes.io/autoupdate: "false"`.
 
-use super::accounts::claims::SERVICE_ACCOUNTS;
 use super::authn::{AUTHENTICATED, MASTERS, NODES, UNAUTHENTICATED};
 use super::rbac::{self, Rule, covers};
 use pointsman_rules::value::{self, at, list_at, str_at};
@@ -24,12 +23,6 @@ const AUTHORIZATION: &str = "authorization.k8s.io";
 const AUTHENTICATION: &str = "authentication.k8s.io";
 /// What a latency profile is rolled out by.
 const PROFILE_MAPS: [&str; 4] = pointsman_protocol::settings::ALL;
-const ISSUER_DISCOVERY: &str = "system:service-account-issuer-discovery";
-const OPEN_ID: [&str; 3] = [
-    "/.well-known/openid-configuration",
-    "/.well-known/openid-configuration/",
-    "/openid/v1/jwks",
-];
 const HEALTH: &[&str] = &["/livez", "/readyz", "/healthz", "/version", "/version/"];
 
 /// Every default ClusterRole and ClusterRoleBinding, and the Role and RoleBinding for leader
@@ -66,7 +59,6 @@ pub fn defaults() -> Vec<Value> {
             "system:monitoring",
             &[("Group", "system:monitoring")],
         ),
-        bind(ISSUER_DISCOVERY, ISSUER_DISCOVERY, &[("Group", SERVICE_ACCOUNTS)]),
         bind("system:node", "system:node", &[("Group", NODES)]),
         bind(
             "system:node-proxier",
@@ -129,7 +121,6 @@ fn general_roles() -> Vec<Value> {
             ],
         ),
         cluster_role("system:auth-delegator", delegation()),
-        cluster_role(ISSUER_DISCOVERY, vec![paths(&OPEN_ID, &["get"])]),
     ]
 }
 

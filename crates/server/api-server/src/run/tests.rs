@@ -117,6 +117,7 @@ fn config(data_dir: PathBuf) -> Config {
         },
         token_file: None,
         accounts: Default::default(),
+        publish_root_ca: true,
         anonymous: true,
         extra_sans: Vec::new(),
         tls_files: None,

@@ -169,12 +169,10 @@ fn unsound_definitions_are_refused_with_the_field() {
 
 #[test]
 fn alternatives_within_alternatives_cost_a_bounded_number_of_steps() {
-    let mut explosive = json!({"type": "object", "properties": {"a": {"type": "string", "enum": ["never"]}}});
-    for _ in 0..30 {
-        explosive = json!({"anyOf": [explosive, explosive, explosive]});
-    }
+    let never = json!({"type": "string", "enum": ["never"]});
+    let explosive = json!({"type": "array", "items": {"anyOf": vec![never; 1_000]}});
     let started = std::time::Instant::now();
-    let errors = schema::validate(&json!({"a": "b"}), &explosive, &schema::Patterns::default());
+    let errors = schema::validate(&Value::from(vec!["a"; 5_000]), &explosive, &schema::Patterns::default());
     assert!(
         errors
             .iter()

@@ -150,7 +150,7 @@ pub struct Life {
 
 /// What validity depends on besides the token.
 pub struct World<'a> {
-    /// In seconds.
+    /// Seconds since 1970, as in the claims.
     pub now: i64,
     pub issuers: &'a [String],
     /// Who the token has to be for: one of them.
