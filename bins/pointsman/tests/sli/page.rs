@@ -106,13 +106,8 @@ async fn look_closer(browser: &Browser) {
     browser
         .until("document.getElementById('waterfall').innerText.includes('terminating')")
         .await;
-    assert_eq!(
-        browser
-            .value("document.querySelectorAll('#waterfall tbody tr').length")
-            .await,
-        1,
-        "only what the node holds up"
-    );
+    let waiting = "document.querySelector('#waterfall tbody tr').innerText.includes('waits for n2')";
+    assert_eq!(browser.value(waiting).await, true, "what the node holds up comes first");
     keep(browser, "page-node").await;
     browser.value("history.back()").await;
     browser
@@ -134,7 +129,7 @@ async fn look_closer(browser: &Browser) {
         .await;
     browser.until("[...document.querySelectorAll('#waterfall tbody tr')].every((it) => it.children[2].innerText.startsWith('ready'))").await;
     browser.value("location.reload()").await;
-    browser.until("document.getElementById('filters').elements.kind.value === 'ready' && document.body.dataset.asked").await;
+    browser.until("document.getElementById('filters').elements.kind.value === 'ready' && Boolean(document.body.dataset.asked)").await;
     browser.value("document.getElementById('clear').click()").await;
     browser
         .until("!document.body.dataset.focus && location.search === ''")
