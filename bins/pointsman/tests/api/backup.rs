@@ -3,7 +3,7 @@
 use pointsman_api_client::connect::{Source, connect};
 use pointsman_api_client::{Event, Resource, Scope, Watcher};
 use pointsman_harness::wire::{Http, version_of};
-use pointsman_harness::{SOON, Server, config_map, program};
+use pointsman_harness::{BARE, SOON, Server, config_map, program};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -73,7 +73,7 @@ async fn listed_again(watcher: &mut Watcher<Anything>, held: &mut BTreeMap<Strin
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backup_of_a_running_server_is_restored_and_every_watcher_lists_again() {
-    let mut server = Server::start_to_be_restarted(&[]).await;
+    let mut server = Server::start_to_be_restarted(&[BARE]).await;
     let http = server.admin().await;
     for n in 0..1200 {
         http.post(MAPS, &config_map(&format!("m-{n:04}"), "before"))
@@ -139,7 +139,7 @@ async fn a_backup_of_a_running_server_is_restored_and_every_watcher_lists_again(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_server_is_backed_up_too_and_damaged_backups_are_refused() {
-    let mut server = Server::start(&[]).await;
+    let mut server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     http.post(MAPS, &config_map("m-1", "kept")).await.expect(201);
     server.terminate().await;
@@ -166,7 +166,7 @@ async fn a_stopped_server_is_backed_up_too_and_damaged_backups_are_refused() {
     }
     std::fs::write(&file, &whole).unwrap();
     succeeds(&apiserver(&["restore"], &fresh, &file));
-    let restored = Server::start_in(&fresh, &[]).await;
+    let restored = Server::start_in(&fresh, &[BARE]).await;
     assert_eq!(maps(&restored.admin().await).await.len(), 1);
     fails(
         &apiserver(&["backup"], home.path(), &file),
@@ -176,7 +176,7 @@ async fn a_stopped_server_is_backed_up_too_and_damaged_backups_are_refused() {
 
 #[tokio::test]
 async fn only_the_administrator_gets_a_backup() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     for role in ["controllers", "proxy"] {
         assert_eq!(server.role(role).await.get("/backup").await.code, 403, "{role}");
     }

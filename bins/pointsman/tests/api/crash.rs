@@ -5,7 +5,7 @@
 //! `POINTSMAN_CRASH_ROUNDS` makes the loop longer.
 
 use pointsman_harness::wire::{Http, version_of};
-use pointsman_harness::{Server, config_map};
+use pointsman_harness::{BARE, Server, config_map};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -95,7 +95,7 @@ async fn follow(http: Http, from: u64) -> (BTreeMap<String, u64>, u64) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acknowledged_writes_survive_kills_under_load() {
     let rounds: usize = std::env::var("POINTSMAN_CRASH_ROUNDS").map_or(3, |text| text.parse().unwrap());
-    let mut server = Server::start_to_be_restarted(&[]).await;
+    let mut server = Server::start_to_be_restarted(&[BARE]).await;
     let mut expected: BTreeMap<String, Acknowledged> = BTreeMap::new();
     let mut used: BTreeSet<u64> = BTreeSet::new();
     let (mut acknowledged, mut in_doubt_kept) = (0, 0);

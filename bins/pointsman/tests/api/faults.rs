@@ -2,7 +2,7 @@
 
 use http::Method;
 use pointsman_harness::wire::{Http, message, version_of};
-use pointsman_harness::{Server, config_map, eventually, pod, token_file};
+use pointsman_harness::{BARE, Server, config_map, eventually, pod, token_file};
 use serde_json::json;
 use std::io::Write;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ async fn is_well(http: &Http) {
 
 #[tokio::test]
 async fn malformed_bodies_get_a_status_and_change_nothing() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     http.post(MAPS, &config_map("a", "1")).await.expect(201);
     let one = format!("{MAPS}/a");
@@ -101,7 +101,7 @@ async fn malformed_bodies_get_a_status_and_change_nothing() {
 
 #[tokio::test]
 async fn oversized_bodies_and_foreign_media_are_refused() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     let sized = |bytes: usize| {
         let mut object = config_map("big", "");
@@ -150,7 +150,7 @@ async fn oversized_bodies_and_foreign_media_are_refused() {
 
 #[tokio::test]
 async fn wrong_paths_types_selectors_and_versions_are_named() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     for path in [
         "/api/v1/widgets",
@@ -219,7 +219,7 @@ async fn wrong_paths_types_selectors_and_versions_are_named() {
 
 #[tokio::test]
 async fn watchers_that_never_read_cost_little_and_disturb_nobody() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     let big = "x".repeat(900 << 10);
     http.post(MAPS, &config_map("big", &big)).await.expect(201);
@@ -276,7 +276,7 @@ async fn watchers_that_never_read_cost_little_and_disturb_nobody() {
 #[tokio::test]
 async fn silent_and_broken_connections_are_no_obstacle() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     let address = server.address();
     let mut held = Vec::new();
@@ -363,7 +363,7 @@ async fn a_full_disk_fails_writes_clearly_and_nothing_else() {
     let Some(disk) = SmallDisk::mount("48m") else {
         return;
     };
-    let mut server = Server::start_in(&disk.0.join("data"), &[]).await;
+    let mut server = Server::start_in(&disk.0.join("data"), &[BARE]).await;
     let http = server.admin().await;
     let value = "x".repeat(100 << 10);
     let mut acknowledged = Vec::new();
@@ -436,7 +436,7 @@ async fn a_noisy_client_does_not_starve_heartbeats() {
         files.path(),
         &[("noisy", "noisy", ""), ("n1", "system:node:n1", "system:nodes")],
     );
-    let server = Server::start(&["--token-auth-file", &tokens]).await;
+    let server = Server::start(&[BARE, "--token-auth-file", &tokens]).await;
     let admin = server.admin().await;
     let binding = json!({"metadata": {"name": "noisy"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "noisy"}]});

@@ -46,7 +46,7 @@ fn holds(server: &Server, text: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kubectl_makes_secrets_that_are_nowhere_in_plain_text_and_tokens_that_work() {
-    let server = Server::start(&["--audit-log-path=-", "--publish-root-ca=true"]).await;
+    let server = Server::start(&["--audit-log-path=-"]).await;
     for namespace in ["default", "kube-system"] {
         let line = format!("get configmap kube-root-ca.crt -n {namespace} -o jsonpath={{.data.ca\\.crt}}");
         let published = kubectl(&server, &line).await.unwrap();

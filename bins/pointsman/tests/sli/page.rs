@@ -107,7 +107,11 @@ async fn look_closer(browser: &Browser) {
         .until("document.getElementById('waterfall').innerText.includes('terminating')")
         .await;
     let waiting = "document.querySelector('#waterfall tbody tr').innerText.includes('waits for n2')";
-    assert_eq!(browser.value(waiting).await, true, "what the node holds up comes first");
+    assert_eq!(
+        browser.value(waiting).await,
+        true,
+        "what the node holds up comes first"
+    );
     keep(browser, "page-node").await;
     browser.value("history.back()").await;
     browser

@@ -97,6 +97,13 @@ pub fn recording_rules() -> String {
             "Partial syncs on {{ $labels.instance }} led elsewhere than a full one, which has put it right; switch \
              MinimizeIPTablesRestore off and report it.",
         ),
+        (
+            "SecondServiceProxy",
+            "pointsman_proxy_second_writer > 0",
+            "1m",
+            "kube-proxy in {{ $labels.mode }} mode writes rules on {{ $labels.instance }} beside pointsman-proxy; remove one of \
+             the two (kubeadm upgrade brings kube-proxy's DaemonSet back).",
+        ),
     ];
     for (name, expr, wait, summary) in alerts {
         out.push_str(&format!(

@@ -13,7 +13,7 @@ mod server;
 pub mod wire;
 
 pub use probed::Probed;
-pub use server::{SOON, Server, config_map, eventually, pod, quiet_port, token_file};
+pub use server::{BARE, SOON, Server, config_map, eventually, pod, quiet_port, token_file};
 
 use std::path::PathBuf;
 

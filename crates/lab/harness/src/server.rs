@@ -16,6 +16,8 @@ use tokio::process::{Child, Command};
 
 /// How long anything that should happen at once may take on a busy machine.
 pub const SOON: Duration = Duration::from_secs(30);
+/// For tests that count ConfigMaps: the server makes none of its own.
+pub const BARE: &str = "--publish-root-ca=false";
 const POLL: Duration = Duration::from_millis(20);
 
 /// A running `pointsman apiserver`.
@@ -67,11 +69,7 @@ impl Server {
     ) -> Self {
         let home = tempfile::tempdir().unwrap();
         let data_dir = data_dir.unwrap_or_else(|| home.path().join("data"));
-        let mut flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        // Tests count the ConfigMaps of a namespace; those about `kube-root-ca.crt` ask for it.
-        if !flags.iter().any(|flag| flag.starts_with("--publish-root-ca")) {
-            flags.push("--publish-root-ca=false".to_owned());
-        }
+        let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let mut server = Self {
             process: None,
             home,

@@ -439,10 +439,7 @@ mod tests {
         put(&open(dir.path()).await.unwrap(), NAME, b"hunter2").await;
         std::fs::rename(dir.path().join("pki/encryption.key"), dir.path().join("kept")).unwrap();
         let refused = open(dir.path()).await.err().unwrap().to_string();
-        assert!(
-            refused.contains("/d/s: it is encrypted with key"),
-            "{refused}"
-        );
+        assert!(refused.contains("/d/s: it is encrypted with key"), "{refused}");
         std::fs::rename(dir.path().join("kept"), dir.path().join("pki/encryption.key")).unwrap();
         open(dir.path()).await.unwrap();
     }

@@ -147,7 +147,7 @@ async fn selectors_all_and_whole_namespaces_are_deleted() {
     kubectl.run("delete configmap -l group=first -n doomed").await;
     assert_eq!(
         kubectl.run("get configmap -n doomed -o name").await,
-        "configmap/c\n"
+        "configmap/c\nconfigmap/kube-root-ca.crt\n"
     );
     kubectl.run("delete configmap --all -n doomed").await;
     assert_eq!(kubectl.run("get configmap -n doomed -o name").await, "");

@@ -3,7 +3,7 @@
 use super::{CONFIG_MAPS, PODS};
 use http::Method;
 use pointsman_harness::wire::{Http, message, version_of};
-use pointsman_harness::{Server, config_map, eventually, pod};
+use pointsman_harness::{BARE, Server, config_map, eventually, pod};
 use serde_json::{Value, json};
 
 async fn gone(http: &Http, path: &str) {
@@ -22,7 +22,7 @@ async fn bound(http: &Http, name: &str) -> String {
 
 #[tokio::test]
 async fn preconditions_must_hold_and_the_answer_fits_the_kind() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     let made = http.post(CONFIG_MAPS, &config_map("a", "1")).await.expect(201);
     let path = format!("{CONFIG_MAPS}/a");
@@ -61,7 +61,7 @@ async fn preconditions_must_hold_and_the_answer_fits_the_kind() {
 
 #[tokio::test]
 async fn options_are_read_in_the_format_of_go_clients_too() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     let path = bound(&http, "p").await;
     // An envelope with v1 DeleteOptions whose first field, the grace period, is 7.
@@ -76,7 +76,7 @@ async fn options_are_read_in_the_format_of_go_clients_too() {
 
 #[tokio::test]
 async fn finalizers_hold_an_object_until_the_last_is_removed() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     let mut held = config_map("a", "1");
     held["metadata"]["finalizers"] = json!(["x.example/one", "x.example/two"]);
@@ -125,7 +125,7 @@ async fn finalizers_hold_an_object_until_the_last_is_removed() {
 
 #[tokio::test]
 async fn the_grace_of_a_pod_can_only_get_shorter() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     let path = bound(&http, "p").await;
     let grace = |object: &Value| object["metadata"]["deletionGracePeriodSeconds"].as_i64();
@@ -177,7 +177,7 @@ async fn the_grace_of_a_pod_can_only_get_shorter() {
 
 #[tokio::test]
 async fn a_collection_is_deleted_by_selector_and_the_answer_lists_it() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     for name in ["a", "b", "c"] {
         let mut object = config_map(name, "1");
@@ -207,7 +207,7 @@ async fn a_collection_is_deleted_by_selector_and_the_answer_lists_it() {
 
 #[tokio::test]
 async fn dependents_follow_their_last_owner() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     let mut owners = Vec::new();
     for name in ["one", "two"] {
@@ -248,7 +248,7 @@ async fn dependents_follow_their_last_owner() {
 
 #[tokio::test]
 async fn a_namespace_is_emptied_before_it_goes() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     http.namespace("doomed").await;
     let inside = "/api/v1/namespaces/doomed/configmaps";

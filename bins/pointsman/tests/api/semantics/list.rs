@@ -2,7 +2,7 @@
 
 use super::{CONFIG_MAPS, NODES, PODS, SERVICES};
 use pointsman_harness::wire::{Http, message, version_of};
-use pointsman_harness::{Server, config_map, pod};
+use pointsman_harness::{BARE, Server, config_map, pod};
 use serde_json::{Value, json};
 
 fn names(list: &Value) -> Vec<&str> {
@@ -24,7 +24,7 @@ async fn fill(http: &Http, count: usize) {
 
 #[tokio::test]
 async fn pages_come_from_one_snapshot_while_writes_go_on() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     fill(&http, 10).await;
     let first = http.get(&format!("{CONFIG_MAPS}?limit=4")).await.expect(200);
@@ -71,7 +71,7 @@ async fn pages_come_from_one_snapshot_while_writes_go_on() {
 
 #[tokio::test]
 async fn a_page_that_is_too_old_says_how_to_go_on() {
-    let mut server = Server::start_to_be_restarted(&["--etcd-compaction-interval", "1s"]).await;
+    let mut server = Server::start_to_be_restarted(&[BARE, "--etcd-compaction-interval", "1s"]).await;
     let http = server.admin().await;
     fill(&http, 6).await;
     let first = http.get(&format!("{CONFIG_MAPS}?limit=2")).await.expect(200);
@@ -105,7 +105,7 @@ async fn a_page_that_is_too_old_says_how_to_go_on() {
 
 #[tokio::test]
 async fn resource_versions_mean_what_the_table_says() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     let old = version_of(&http.post(CONFIG_MAPS, &config_map("a", "1")).await.expect(201));
     http.post(CONFIG_MAPS, &config_map("b", "1")).await.expect(201);
@@ -158,7 +158,7 @@ async fn resource_versions_mean_what_the_table_says() {
 
 #[tokio::test]
 async fn versions_of_the_future_are_waited_for_and_then_refused() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     let list = http.get(CONFIG_MAPS).await.expect(200);
     let now: u64 = version_of(&list).parse().unwrap();
@@ -194,7 +194,7 @@ async fn versions_of_the_future_are_waited_for_and_then_refused() {
 
 #[tokio::test]
 async fn selectors_choose_and_bad_ones_are_refused() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     for (name, labels) in [
         ("a", json!({"tier": "gold", "n": "3"})),

@@ -194,7 +194,7 @@ async fn what_is_not_served_is_refused_clearly() {
         &hook,
     )
     .await
-    .refused(404, "NotFound");
+    .refused(405, "MethodNotAllowed");
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use super::{CONFIG_MAPS, PODS};
 use pointsman_harness::wire::{Http, Watch, version_of};
-use pointsman_harness::{Server, config_map, pod};
+use pointsman_harness::{BARE, Server, config_map, pod};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ async fn labelled(http: &Http, name: &str, tier: &str) -> Value {
 
 #[tokio::test]
 async fn a_list_and_a_watch_from_it_have_no_gap_and_no_duplicate() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     http.post(CONFIG_MAPS, &config_map("a", "1")).await.expect(201);
     let list = http.get(CONFIG_MAPS).await.expect(200);
@@ -71,7 +71,7 @@ async fn a_list_and_a_watch_from_it_have_no_gap_and_no_duplicate() {
 
 #[tokio::test]
 async fn without_a_version_a_watch_starts_with_what_is_there() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     for name in ["a", "b"] {
         http.post(CONFIG_MAPS, &config_map(name, "1")).await.expect(201);
@@ -109,7 +109,7 @@ async fn without_a_version_a_watch_starts_with_what_is_there() {
 
 #[tokio::test]
 async fn objects_enter_and_leave_a_selected_set() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     http.post(CONFIG_MAPS, &config_map("a", "1")).await.expect(201);
     let list = http.get(CONFIG_MAPS).await.expect(200);
@@ -151,7 +151,7 @@ async fn objects_enter_and_leave_a_selected_set() {
 
 #[tokio::test]
 async fn one_object_is_watched_by_path_selector_and_old_prefix() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     http.namespace("other").await;
     for name in ["a", "b"] {
@@ -184,7 +184,7 @@ async fn one_object_is_watched_by_path_selector_and_old_prefix() {
 
 #[tokio::test]
 async fn a_watch_ends_in_time_after_a_bookmark_to_resume_from() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     let list = http.get(CONFIG_MAPS).await.expect(200);
     // A write elsewhere moves the bookmark.
@@ -226,7 +226,7 @@ async fn a_watch_ends_in_time_after_a_bookmark_to_resume_from() {
 
 #[tokio::test]
 async fn a_version_that_is_too_old_ends_the_watch_with_410() {
-    let mut server = Server::start_to_be_restarted(&["--etcd-compaction-interval", "1s"]).await;
+    let mut server = Server::start_to_be_restarted(&[BARE, "--etcd-compaction-interval", "1s"]).await;
     let http = server.admin().await;
     let old = version_of(&http.post(CONFIG_MAPS, &config_map("a", "1")).await.expect(201));
     http.put(&format!("{CONFIG_MAPS}/a"), &config_map("a", "2"))
@@ -254,7 +254,7 @@ async fn a_version_that_is_too_old_ends_the_watch_with_410() {
 
 #[tokio::test]
 async fn watches_end_when_the_server_is_asked_to_stop() {
-    let mut server = Server::start_to_be_restarted(&[]).await;
+    let mut server = Server::start_to_be_restarted(&[BARE]).await;
     let http = server.admin().await;
     let mut watch = http.watch(&format!("{CONFIG_MAPS}?watch=1")).await;
     server.terminate().await;

@@ -3,7 +3,7 @@
 use super::{CONFIG_MAPS, DEPLOYMENTS, LEASES, PODS};
 use http::Method;
 use pointsman_harness::wire::{message, version_of};
-use pointsman_harness::{Server, config_map, pod};
+use pointsman_harness::{BARE, Server, config_map, pod};
 use serde_json::{Value, json};
 
 fn deployment(name: &str) -> Value {
@@ -33,7 +33,7 @@ fn lease(name: &str) -> Value {
 
 #[tokio::test]
 async fn the_server_fills_in_metadata_and_believes_no_other() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     let mut sent = config_map("a", "1");
     sent["metadata"]["uid"] = "mine".into();
@@ -61,7 +61,7 @@ async fn the_server_fills_in_metadata_and_believes_no_other() {
 
 #[tokio::test]
 async fn generated_names_have_five_random_letters_after_the_prefix() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     let mut sent = config_map("x", "1");
     sent["metadata"] = json!({"generateName": "job-"});
@@ -86,7 +86,7 @@ async fn generated_names_have_five_random_letters_after_the_prefix() {
 
 #[tokio::test]
 async fn stale_writers_get_a_conflict() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     let path = format!("{CONFIG_MAPS}/a");
     let first = http.post(CONFIG_MAPS, &config_map("a", "1")).await.expect(201);
@@ -119,7 +119,7 @@ async fn stale_writers_get_a_conflict() {
 
 #[tokio::test]
 async fn a_write_that_changes_nothing_is_no_write() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     let made = http.post(DEPLOYMENTS, &deployment("d")).await.expect(201);
     let path = format!("{DEPLOYMENTS}/d");
@@ -160,7 +160,7 @@ async fn a_write_that_changes_nothing_is_no_write() {
 
 #[tokio::test]
 async fn bodies_must_agree_with_the_url() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     http.post(CONFIG_MAPS, &config_map("a", "1")).await.expect(201);
     http.put(&format!("{CONFIG_MAPS}/a"), &config_map("b", "1"))
@@ -189,7 +189,7 @@ async fn bodies_must_agree_with_the_url() {
 
 #[tokio::test]
 async fn put_creates_only_kinds_for_which_it_is_usual() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     let lease = http.put(&format!("{LEASES}/l"), &lease("l")).await.expect(201);
     // Microseconds are kept.
@@ -208,7 +208,7 @@ async fn put_creates_only_kinds_for_which_it_is_usual() {
 
 #[tokio::test]
 async fn patches_of_every_type_and_their_failures() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     http.post(DEPLOYMENTS, &deployment("d")).await.expect(201);
     let path = format!("{DEPLOYMENTS}/d");
@@ -284,7 +284,7 @@ async fn patches_of_every_type_and_their_failures() {
 
 #[tokio::test]
 async fn concurrent_patches_all_take_effect() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     http.post(CONFIG_MAPS, &config_map("a", "1")).await.expect(201);
     let path = format!("{CONFIG_MAPS}/a");
@@ -303,7 +303,7 @@ async fn concurrent_patches_all_take_effect() {
 
 #[tokio::test]
 async fn dry_runs_answer_as_if_done_and_persist_nothing() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     let made = http
         .post(&format!("{CONFIG_MAPS}?dryRun=All"), &config_map("a", "1"))
@@ -351,7 +351,7 @@ async fn dry_runs_answer_as_if_done_and_persist_nothing() {
 
 #[tokio::test]
 async fn unknown_fields_are_refused_warned_about_or_kept_but_never_lost() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&[BARE]).await;
     let http = server.admin().await;
     let odd = |name: &str| {
         let mut object = pod(name);

@@ -172,6 +172,7 @@ impl Servers {
             .arg(&own.data)
             .arg("--listen")
             .arg(format!("127.0.0.1:{}", own.port))
+            .arg(pointsman_harness::BARE)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log.expect("a file in a temporary directory"))
