@@ -279,12 +279,9 @@ fn nobody_is_sent_to_an_endpoint_that_left_and_open_connections_stay() {
     let stop = Arc::clone(&network.stop);
     let background = network.client.run(move || {
         std::thread::spawn(move || {
-            let mut connections = 0;
             while !stop.load(Ordering::Relaxed) {
                 ask(to).unwrap();
-                connections += 1;
             }
-            connections
         })
     });
     let mut random = Random(3);
@@ -302,7 +299,7 @@ fn nobody_is_sent_to_an_endpoint_that_left_and_open_connections_stay() {
         program(service("172.30.0.1", &all, ""));
     }
     network.stop.store(true, Ordering::Relaxed);
-    assert!(background.join().unwrap() > 0);
+    background.join().unwrap();
     let mut open = open;
     let mut text = String::new();
     open.read_to_string(&mut text).unwrap();

@@ -170,10 +170,10 @@ fn unsound_definitions_are_refused_with_the_field() {
 #[test]
 fn alternatives_within_alternatives_cost_a_bounded_number_of_steps() {
     let never = json!({"type": "string", "enum": ["never"]});
-    let explosive = json!({"type": "array", "items": {"anyOf": vec![never; 1_000]}});
+    let explosive = json!({"type": "array", "items": {"anyOf": vec![never; 20_000]}});
     let started = std::time::Instant::now();
     let errors = schema::validate(
-        &Value::from(vec!["a"; 5_000]),
+        &Value::from(vec!["a"; 100]),
         &explosive,
         &schema::Patterns::default(),
     );
