@@ -69,6 +69,7 @@ pub async fn serve(
         Route::Apis => Ok(Reply::json(200, discovery::group_list())),
         Route::Group(group) => found(discovery::group(&group)),
         Route::GroupVersion(group, version) => found(discovery::resource_list(&group, &version)),
+        Route::Swagger => Ok(published(&openapi::v2::document(), headers)),
         Route::OpenApiIndex => Ok(published(&openapi::index(), headers)),
         Route::OpenApi(group, version) => {
             let document = openapi::document(&group, &version).ok_or(ApiError::NoSuchResource)?;
@@ -137,6 +138,7 @@ fn paths() -> Value {
         "/healthz",
         "/livez",
         "/metrics",
+        "/openapi/v2",
         "/openapi/v3",
         "/openid/v1/jwks",
         "/readyz",

@@ -6,6 +6,7 @@
 
 mod paths;
 mod schemas;
+pub mod v2;
 
 use crate::discovery::{group_versions, kinds_of};
 use crate::document::Document;

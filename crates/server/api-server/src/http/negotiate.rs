@@ -7,14 +7,24 @@ use pointsman_rules::ApiError;
 pub enum Form {
     /// The object itself.
     Json,
-    /// Rows and columns for people.
-    Table,
+    /// Rows and columns for people, in this version of them: they differ in nothing else.
+    Table(&'static str),
     PartialMetadata,
     /// Discovery of all groups in one document.
     AggregatedDiscovery,
 }
 
 impl Form {
+    pub const TABLE: Self = Form::Table("meta.k8s.io/v1");
+
+    /// Whether a client that asks for this gets it where `self` is offered.
+    fn offers(self, asked: Form) -> bool {
+        match (self, asked) {
+            (Form::Table(_), Form::Table(_)) => true,
+            _ => self == asked,
+        }
+    }
+
     /// The `Content-Type` of an answer in this form.
     pub fn content_type(self) -> &'static str {
         match self {
@@ -34,7 +44,7 @@ pub fn negotiate(accept: Option<&str>, offered: &[Form]) -> Result<Form, ApiErro
     let acceptable = accept.split(',').filter_map(form_of);
     acceptable
         .into_iter()
-        .find(|form| offered.contains(form))
+        .find(|form| offered.iter().any(|offered| offered.offers(*form)))
         .ok_or_else(|| ApiError::NotAcceptable("application/json, application/json;stream=watch".to_owned()))
 }
 
@@ -55,7 +65,8 @@ fn form_of(entry: &str) -> Option<Form> {
     }
     match (kind, group, version) {
         ("", _, _) => Some(Form::Json),
-        ("Table", "meta.k8s.io", "v1") => Some(Form::Table),
+        ("Table", "meta.k8s.io", "v1") => Some(Form::TABLE),
+        ("Table", "meta.k8s.io", "v1beta1") => Some(Form::Table("meta.k8s.io/v1beta1")),
         ("PartialObjectMetadata" | "PartialObjectMetadataList", "meta.k8s.io", "v1") => {
             Some(Form::PartialMetadata)
         }
@@ -68,12 +79,17 @@ fn form_of(entry: &str) -> Option<Form> {
 mod tests {
     use super::*;
 
-    const OBJECT_FORMS: &[Form] = &[Form::Json, Form::Table, Form::PartialMetadata];
+    const OBJECT_FORMS: &[Form] = &[Form::Json, Form::TABLE, Form::PartialMetadata];
 
     #[test]
     fn the_first_servable_entry_wins() {
         let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
-        assert_eq!(negotiate(Some(kubectl), OBJECT_FORMS), Ok(Form::Table));
+        assert_eq!(negotiate(Some(kubectl), OBJECT_FORMS), Ok(Form::TABLE));
+        let old = "application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
+        assert_eq!(
+            negotiate(Some(old), OBJECT_FORMS),
+            Ok(Form::Table("meta.k8s.io/v1beta1"))
+        );
         let informer = "application/vnd.kubernetes.protobuf,application/json";
         assert_eq!(negotiate(Some(informer), OBJECT_FORMS), Ok(Form::Json));
         let discovery =

@@ -34,6 +34,8 @@ pub enum Route {
     Group(String),
     /// `/api/v1` (empty group) or `/apis/<group>/<version>`.
     GroupVersion(String, String),
+    /// `/openapi/v2`.
+    Swagger,
     /// `/openapi/v3`.
     OpenApiIndex,
     /// `/openapi/v3/api/v1` or `/openapi/v3/apis/<group>/<version>`.
@@ -110,6 +112,7 @@ pub fn route(path: &str) -> Option<Route> {
             probe: (*probe).into(),
             check: check.first().map(|check| (*check).into()),
         }),
+        ["openapi", "v2"] => Some(Route::Swagger),
         ["openapi", "v3"] => Some(Route::OpenApiIndex),
         ["openapi", "v3", "api", version] => Some(Route::OpenApi(String::new(), (*version).into())),
         ["openapi", "v3", "apis", group, version] => Some(Route::OpenApi((*group).into(), (*version).into())),

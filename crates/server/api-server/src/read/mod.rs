@@ -34,7 +34,7 @@ const FRESHNESS_WAIT: Duration = Duration::from_secs(3);
 const MIN_WATCH: Duration = Duration::from_secs(1800);
 
 /// The forms in which objects can be shown.
-pub const OBJECT_FORMS: &[Form] = &[Form::Json, Form::Table, Form::PartialMetadata];
+pub const OBJECT_FORMS: &[Form] = &[Form::Json, Form::TABLE, Form::PartialMetadata];
 
 /// How this request wants its objects to look.
 pub fn renderer(request: &Request) -> Result<Renderer, ApiError> {

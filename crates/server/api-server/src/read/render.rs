@@ -72,9 +72,13 @@ impl Renderer {
     /// A value that may not be stored (a dry run, a subresource), in the form asked for.
     pub fn formed(&self, value: Value, now: Timestamp) -> Bytes {
         let value = match self.form {
-            Form::Table => {
+            Form::Table(version) => {
                 let metadata = json!({"resourceVersion": value["metadata"]["resourceVersion"]});
-                table::table(self.kind, std::iter::once(&value), self.include, metadata, now)
+                let rows = std::iter::once(&value);
+                in_version(
+                    version,
+                    table::table(self.kind, rows, self.include, metadata, now),
+                )
             }
             Form::PartialMetadata => table::partial_metadata(&value),
             Form::Json | Form::AggregatedDiscovery => value,
@@ -89,13 +93,13 @@ impl Renderer {
         let now = Timestamp::now();
         let metadata_text = metadata.to_string();
         match self.form {
-            Form::Table => {
+            Form::Table(version) => {
                 let rows = objects.iter().map(|object| {
                     let value = self.value(object.as_ref());
                     to_bytes(&table::table_row(self.kind, &value, self.include, now))
                 });
                 let empty = table::table(self.kind, std::iter::empty(), self.include, metadata, now);
-                let empty = empty.to_string();
+                let empty = in_version(version, empty).to_string();
                 let head = empty.strip_suffix("]}").expect("rows come last");
                 enclosed(head.to_owned(), rows)
             }
@@ -133,8 +137,10 @@ impl Renderer {
         } else {
             let value = self.view(serde_json::from_slice(&json).expect("checked when it was read"));
             let value = match self.form {
-                Form::Table => {
-                    table::table_event_object(self.kind, &value, self.include, first, Timestamp::now())
+                Form::Table(version) => {
+                    let now = Timestamp::now();
+                    let table = table::table_event_object(self.kind, &value, self.include, first, now);
+                    in_version(version, table)
                 }
                 Form::PartialMetadata => table::partial_metadata(&value),
                 Form::Json | Form::AggregatedDiscovery => value,
@@ -165,8 +171,8 @@ impl Renderer {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
         let object = match self.form {
-            Form::Table => json!({
-                "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
+            Form::Table(version) => json!({
+                "kind": "Table", "apiVersion": version, "metadata": metadata,
                 "columnDefinitions": [], "rows": [],
             }),
             Form::PartialMetadata => {
@@ -176,6 +182,11 @@ impl Renderer {
         };
         Bytes::from(format!("{{\"type\":\"BOOKMARK\",\"object\":{object}}}\n"))
     }
+}
+
+fn in_version(version: &str, mut table: Value) -> Value {
+    table["apiVersion"] = version.into();
+    table
 }
 
 fn joined(
