@@ -53,7 +53,7 @@ pub struct Flags {
     #[arg(long, value_name = "A=true,B=false", default_value = "", value_parser = FeatureGates::parse)]
     pub feature_gates: FeatureGates,
     /// Namespace of the Leases in which nodes say whom they reach [default: kube-node-lease with the loop
-    /// nodelifecycle, else none is read].
+    /// nodelifecycle, else none is read]; that of `pointsman proxy --peer-lease-namespace` where nodes have kubelets.
     #[arg(long, value_name = "NAMESPACE")]
     pub peer_lease_namespace: Option<String>,
     /// Most endpoints in one EndpointSlice, 1 to 1000.
@@ -204,7 +204,7 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
     let peer_leases = flags
         .peer_lease_namespace
         .or_else(|| judges_nodes.then(|| "kube-node-lease".to_owned()))
-        .filter(|_| flags.feature_gates.enabled(Feature::PeerReachability));
+        .filter(|namespace| !namespace.is_empty() && flags.feature_gates.enabled(Feature::PeerReachability));
     Ok(Config {
         source: Source::from_flag(flags.kubeconfig),
         loops: flags.controllers,

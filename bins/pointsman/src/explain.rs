@@ -2,11 +2,12 @@
 
 use crate::proxy;
 use clap::{Args, ValueEnum};
+use pointsman_api_client::Source;
 use pointsman_cluster::place::{self, Place};
 use pointsman_cluster::rootless;
 use pointsman_model::ServiceName;
 use pointsman_proxy::explain::{
-    ClientAnswer, Explanation, KernelAnswer, Outcome, PortAnswer, Question, Way, read, verify,
+    ClientAnswer, Explanation, KernelAnswer, Outcome, PortAnswer, Question, Way, read, verify, withdrawn,
 };
 use pointsman_proxy::{Config, LocalMode};
 use std::ffi::OsString;
@@ -82,10 +83,13 @@ pub async fn run(flags: Flags) -> anyhow::Result<ExitCode> {
         return enter(place, &flags);
     }
     let (question, output, insist) = (flags.question.clone(), flags.output, flags.node.is_some());
+    let reader = reader(&flags, place.as_ref());
     let (config, notes) = configure(flags, place)?;
     let (cluster, subjects) = read(&config, &question, insist).await?;
     let mut answer = cluster.explain(&config, &question, &subjects);
     answer.notes.extend(notes);
+    let reader = reader.unwrap_or_else(|| config.source.clone());
+    answer.notes.extend(withdrawn(&reader, &answer).await);
     let services: Vec<ServiceName> = subjects.into_iter().map(|subject| subject.service).collect();
     let mode = config.mode;
     answer.kernel = tokio::task::spawn_blocking(move || verify(&cluster, mode, &services)).await?;
@@ -119,6 +123,14 @@ fn find_place(flags: &Flags) -> anyhow::Result<Option<Place>> {
             Question::Service { .. } => None,
         },
     })
+}
+
+/// Who reads what a proxy may not, on clusters of `up`: whoever asks.
+fn reader(flags: &Flags, place: Option<&Place>) -> Option<Source> {
+    let own = &place?.cluster.kubeconfig;
+    Some(Source::Kubeconfig(
+        flags.kubeconfig.as_ref().unwrap_or(own).clone(),
+    ))
 }
 
 /// Explains from where the node's kernel can be asked.

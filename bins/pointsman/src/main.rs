@@ -4,6 +4,7 @@ mod apiserver;
 mod ca;
 mod config_file;
 mod controllers;
+mod dns;
 mod doctor;
 mod duration;
 mod explain;
@@ -76,6 +77,11 @@ enum Command {
     Node(Box<node::Flags>),
     /// Run the service proxy of this node: a drop-in for kube-proxy.
     Proxy(Box<proxy::Flags>),
+    /// Run the cluster's DNS: Services and their endpoints by name.
+    ///
+    /// It watches Services and EndpointSlices and answers questions about them; a change is answered as soon as the
+    /// watch brings it. What is not the cluster's is asked of other name servers.
+    Dns(Box<dns::Flags>),
     /// Say which way packets to an address or Service take on a node, and why.
     Explain(Box<explain::Flags>),
     /// Look at this node and its cluster, and say what stands in the way of a proxy and what to do.
@@ -167,6 +173,7 @@ fn main() -> ExitCode {
             Command::Controllers(flags) => controllers::run(*flags).await,
             Command::Node(flags) => node::run(*flags).await,
             Command::Proxy(flags) => proxy::run(*flags).await,
+            Command::Dns(flags) => dns::run(*flags).await,
             Command::Explain(flags) => return explain::run(*flags).await,
             Command::Doctor(flags) => return doctor::run(flags).await,
             Command::ServeHttp(flags) => cluster::serve_http::run(flags.listen, stop_signal()).await,

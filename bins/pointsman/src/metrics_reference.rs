@@ -28,7 +28,7 @@ struct Role {
     describe: fn(&Registry),
 }
 
-const ROLES: [Role; 7] = [
+const ROLES: [Role; 8] = [
     Role {
         title: "pointsman proxy, nftables mode",
         place: "Port 10249 (`--metrics-bind-address`), plain HTTP on loopback, elsewhere HTTPS for users who may `get /metrics`.",
@@ -54,6 +54,11 @@ const ROLES: [Role; 7] = [
         title: "pointsman node --probe-only",
         place: "Port 10271 of the loopback address (`--probe-only-listen`), plain HTTP.",
         describe: pointsman_probe_only::describe_metrics,
+    },
+    Role {
+        title: "pointsman dns",
+        place: "Port 9153 (`--metrics-listen`), plain HTTP on loopback, elsewhere HTTPS for users who may `get /metrics`.",
+        describe: pointsman_dns::describe_metrics,
     },
     Role {
         title: "pointsman sli",

@@ -15,7 +15,7 @@ use pointsman_fabric::Prefix;
 use pointsman_model::{Feature, FeatureGates};
 use pointsman_node_agent::gate::Gate;
 use pointsman_node_agent::node::{Frequency, Identity};
-use pointsman_node_agent::{Config, run as run_agent};
+use pointsman_node_agent::{ClusterDns, Config, run as run_agent};
 use pointsman_probe_io::{Config as ProbeConfig, Policy, Reading};
 use pointsman_runtime::AddressRange;
 use pointsman_runtime::process::{Config as RuntimeConfig, ProcessRuntime};
@@ -80,6 +80,13 @@ pub struct Flags {
     /// The ranges of all pods of the cluster. Routes to other nodes' pods are kept within these only, and none without.
     #[arg(long, value_name = "CIDR[,CIDR]", value_delimiter = ',')]
     cluster_cidr: Vec<Prefix>,
+    /// The cluster's name servers, for pods with the DNS policy ClusterFirst; without any, all pods have those of the
+    /// node.
+    #[arg(long, value_name = "IP[,IP]", value_delimiter = ',')]
+    cluster_dns: Vec<IpAddr>,
+    /// The domain of the cluster's names, in which pods search. [default: cluster.local]
+    #[arg(long, value_name = "DOMAIN", value_parser = crate::dns::domain)]
+    cluster_domain: Option<String>,
     /// Refuse containers with CPU or memory limits that this machine cannot enforce; otherwise they run without, and an
     /// event says so.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
@@ -188,6 +195,7 @@ async fn resolve(flags: Flags) -> anyhow::Result<Config> {
     let gates = gates(flags.feature_gates.as_deref(), &file)?;
     let kubeconfig = flags.kubeconfig.as_deref();
     let addresses = addresses(flags.node_ip, kubeconfig).await?;
+    let dns = cluster_dns(flags.cluster_dns, flags.cluster_domain, &file)?;
     let port = flags.port.or(file.port).unwrap_or(10250);
     let own = file.address.as_deref().map(str::parse).transpose();
     let own = own.context("address of --config")?;
@@ -212,6 +220,7 @@ async fn resolve(flags: Flags) -> anyhow::Result<Config> {
         serving: own.or(file.tls_cert_file.zip(file.tls_private_key_file)),
         lenient: None,
         cluster_ranges: flags.cluster_cidr,
+        dns,
         client_ca: client_authority(client_ca.as_deref(), kubeconfig, port)?,
         source: Source::from_flag(flags.kubeconfig),
         identity: Identity {
@@ -244,6 +253,17 @@ async fn resolve(flags: Flags) -> anyhow::Result<Config> {
     Ok(config)
 }
 
+fn cluster_dns(servers: Vec<IpAddr>, domain: Option<String>, file: &File) -> anyhow::Result<ClusterDns> {
+    let listed = || file.cluster_dns.clone().unwrap_or_default();
+    let of_file = file.cluster_domain.as_deref().filter(|domain| !domain.is_empty());
+    let of_file = of_file.map(crate::dns::domain).transpose();
+    let of_file = of_file.map_err(|error| anyhow::anyhow!("clusterDomain of --config: {error}"))?;
+    Ok(ClusterDns {
+        servers: if servers.is_empty() { listed() } else { servers },
+        domain: domain.or(of_file).unwrap_or(ClusterDns::default().domain),
+    })
+}
+
 /// The configuration as a KubeletConfiguration, as `/configz` shows it.
 fn shown(config: &Config, serving: SocketAddr) -> Value {
     json!({
@@ -255,6 +275,8 @@ fn shown(config: &Config, serving: SocketAddr) -> Value {
         "nodeStatusUpdateFrequency": format!("{}s", config.frequency.update.as_secs_f64()),
         "nodeStatusReportFrequency": format!("{}s", config.frequency.report.as_secs_f64()),
         "nodeLeaseDurationSeconds": config.lease_duration.as_secs(),
+        "clusterDNS": config.dns.servers,
+        "clusterDomain": config.dns.domain,
         "featureGates": { "SubSecondProbes": config.reading.sub_second },
     })
 }

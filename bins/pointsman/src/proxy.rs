@@ -95,6 +95,10 @@ pub struct Flags {
     /// sync of iptables mode; gates that only kube-proxy knows are named in the log.
     #[arg(long, value_name = "GATES")]
     feature_gates: Option<String>,
+    /// Ask other nodes whether they are there, and say who does not answer in this node's Lease in this namespace, where
+    /// `pointsman controllers --peer-lease-namespace` reads it. For nodes of kubelets; by default nobody is asked.
+    #[arg(long, value_name = "NAMESPACE")]
+    peer_lease_namespace: Option<String>,
     #[command(flatten)]
     conntrack: ConntrackFlags,
     /// Remove all rules of ours and of kube-proxy, and end.

@@ -2,7 +2,7 @@
 
 use crate::output::Output;
 use crate::shutdown::stop_signal;
-use crate::{apiserver, controllers};
+use crate::{apiserver, controllers, dns};
 use clap::{Args, Parser, ValueEnum};
 use pointsman_api_server::Running as ApiServer;
 use pointsman_cluster::up::{self, Config, Program};
@@ -64,6 +64,9 @@ pub struct Flags {
     /// in a demonstration, so that each part can be made to fail alone.
     #[arg(long, hide = true)]
     apart: bool,
+    /// Let proxies say which nodes are not reached, as they do where nodes have kubelets, and agents nothing.
+    #[arg(long, hide = true)]
+    opinions_by_proxies: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -93,6 +96,7 @@ impl Flags {
             inside: self.inside,
             page: None,
             apart: self.apart,
+            opinions_by_proxies: self.opinions_by_proxies,
         }
     }
 }
@@ -115,6 +119,10 @@ impl Program for ThisProgram {
 
     async fn controllers(arguments: Vec<OsString>, stopping: watch::Receiver<bool>) -> anyhow::Result<()> {
         controllers::run_until(role(arguments)?, stopping).await
+    }
+
+    async fn dns(arguments: Vec<OsString>, stopping: watch::Receiver<bool>) -> anyhow::Result<()> {
+        dns::run_until(role(arguments)?, stopping).await
     }
 
     async fn stop_signal() -> anyhow::Result<()> {

@@ -5,6 +5,7 @@ use crate::duration;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -24,6 +25,9 @@ pub struct File {
     pub max_pods: Option<u32>,
     #[serde(rename = "podCIDR")]
     pub pod_cidr: Option<String>,
+    #[serde(rename = "clusterDNS")]
+    pub cluster_dns: Option<Vec<IpAddr>>,
+    pub cluster_domain: Option<String>,
     pub feature_gates: Option<BTreeMap<String, bool>>,
     pub register_with_taints: Option<Vec<Value>>,
     pub authentication: Authentication,
@@ -70,7 +74,8 @@ authentication:
   x509: { clientCAFile: /etc/kubernetes/pki/ca.crt }
   webhook: { enabled: true }
 cgroupDriver: systemd
-clusterDNS: []
+clusterDNS: [10.96.0.10]
+clusterDomain: example.test
 nodeStatusUpdateFrequency: 20s
 nodeStatusReportFrequency: 0s
 maxPods: 50
@@ -82,6 +87,8 @@ logging: { flushFrequency: 0 }
             (file.node_status_report_frequency, file.max_pods),
             (None, Some(50))
         );
+        assert_eq!(file.cluster_dns, Some(vec![IpAddr::from([10, 96, 0, 10])]));
+        assert_eq!(file.cluster_domain.as_deref(), Some("example.test"));
         let ca = file.authentication.x509.client_ca_file;
         assert_eq!(ca, Some("/etc/kubernetes/pki/ca.crt".into()));
         assert_eq!(unread, ["authentication.webhook.enabled", "cgroupDriver"]);

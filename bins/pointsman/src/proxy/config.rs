@@ -87,6 +87,7 @@ pub(super) fn resolve(flags: Flags, file: File) -> anyhow::Result<Config> {
         bind_or_fail: bind_or_fail.unwrap_or(false),
         ipvs_exclude: ranges(file.ipvs.exclude_cidrs.or(flags.ipvs_exclude_cidrs))?,
         fall_back_to_iptables: flags.nftables_fallback == Some(Fallback::Iptables),
+        peer_leases: peer_leases(flags.peer_lease_namespace, &gates)?,
         shown: Value::Null,
     };
     config.shown = shown(&config);
@@ -117,6 +118,17 @@ fn gates(flag: Option<&str>, file: Option<BTreeMap<String, bool>>) -> anyhow::Re
         }
     }
     Ok(gates)
+}
+
+/// An empty name switches it off, as it does where a chart's values leave it out.
+fn peer_leases(namespace: Option<String>, gates: &FeatureGates) -> anyhow::Result<Option<String>> {
+    let namespace = namespace.filter(|name| !name.is_empty() && gates.enabled(Feature::PeerReachability));
+    if namespace.as_deref() == Some("kube-node-lease") {
+        bail!(
+            "--peer-lease-namespace: Leases in kube-node-lease are heartbeats of the nodes' agents; name another"
+        );
+    }
+    Ok(namespace)
 }
 
 fn ranges(texts: Option<Vec<String>>) -> anyhow::Result<Vec<Prefix>> {

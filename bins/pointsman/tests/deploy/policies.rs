@@ -129,7 +129,7 @@ async fn containers_have_the_rights_they_need_and_no_others() {
             assert_eq!(either("seccompProfile")["type"], "RuntimeDefault", "{folder}");
             let is_proxy = folder == "proxy-nftables";
             let added = if is_proxy {
-                json!(["NET_ADMIN"])
+                json!(["NET_ADMIN", "NET_RAW"])
             } else {
                 Value::Null
             };

@@ -288,6 +288,14 @@ async fn all_roles() {
     assert!(table.await.unwrap().success());
     cluster.event("SecondServiceProxy").await;
 
+    // The proxy says whom it does not reach: nobody else is there.
+    eventually("the proxy keeps a Lease beside the kubelet's", async || {
+        let path = "/apis/coordination.k8s.io/v1/namespaces/pointsman-peers/leases/n1";
+        let lease = cluster.admin.get(path).await.json();
+        (lease["metadata"]["annotations"]["pointsman.io/unreachable-peers"] == "").then_some(())
+    })
+    .await;
+
     // The collector follows the proxy as its own account, and the API server says whose tokens those are.
     eventually("the collector follows the proxy", async || {
         let metrics = ask("http://127.0.0.1:10270/metrics", None).await;

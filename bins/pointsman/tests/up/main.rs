@@ -9,6 +9,7 @@ mod explain;
 mod harm;
 mod history;
 mod life;
+mod names;
 mod node_loss;
 mod peers;
 mod pods;

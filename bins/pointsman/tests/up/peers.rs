@@ -29,7 +29,7 @@ fn a_node_that_is_cut_off_gets_no_traffic_while_one_with_a_frozen_agent_does() {
     for round in 0..cuts {
         let node = NODES[round % NODES.len()];
         freeze(&cluster, node, &leases, &slices);
-        times.push(cut(&cluster, node, &slices));
+        times.push(cut(&cluster, node, &slices, || {}));
     }
     report(times);
     let reasons = |reason: &str| {
@@ -46,6 +46,68 @@ fn a_node_that_is_cut_off_gets_no_traffic_while_one_with_a_frozen_agent_does() {
     for sight in pods.since(0) {
         assert_eq!(sight.object["metadata"]["deletionTimestamp"], Value::Null);
     }
+}
+
+/// Beside kubelets nobody but the proxies can tell.
+#[test]
+fn proxies_say_who_is_cut_off_where_agents_do_not() {
+    require_netns!();
+    let cluster = Cluster::start(&["--nodes=3", "--opinions-by-proxies"]);
+    let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/proxy/peers.yaml");
+    cluster.kubectl(&["apply", "-f", shipped]);
+    // Proxies of `up` are not pods with an account.
+    let [namespace, role, user] = [
+        "-npointsman-peers",
+        "--role=pointsman-proxy",
+        "--user=system:kube-proxy",
+    ];
+    cluster.kubectl(&["create", "rolebinding", "up", namespace, role, user]);
+    let observer = Observer::of(&cluster);
+    let [nodes, leases] = [Resource::NODES, Resource::LEASES].map(|kind| observer.follow(kind));
+    let slices = observer.follow(SLICES);
+    for node in NODES {
+        leases.first("its proxy says that it reaches everybody", 0, |lease| {
+            name(lease) == node && opinions(lease) == Some("")
+        });
+    }
+    run_pods(&cluster, &slices);
+    report(vec![cut(&cluster, "n3", &slices, || {
+        eventually("`explain` says why nobody is sent there", || {
+            explained(&cluster)
+                .contains("2 of 2 observers do not reach it (n1, n2)")
+                .then_some(())
+        });
+    })]);
+    assert!(
+        !explained(&cluster).contains("observers"),
+        "{}",
+        explained(&cluster)
+    );
+    for reason in ["TrafficWithdrawn", "TrafficRestored"] {
+        let field = format!("--field-selector=reason={reason}");
+        eventually("the votes are told on the node", || {
+            let told = cluster.kubectl(&["get", "events", "-A", &field, "-o", "jsonpath={..message}"]);
+            told.contains("n3").then_some(())
+        });
+    }
+    assert_always_well(&nodes, &NODES);
+    for sight in leases.since(0) {
+        let lease = &sight.object;
+        let of_agent = lease["metadata"]["namespace"] == "kube-node-lease";
+        assert!(!of_agent || opinions(lease).is_none(), "{lease:#}");
+    }
+}
+
+fn explained(cluster: &Cluster) -> String {
+    let admin = cluster.data_dir().join("admin.kubeconfig");
+    let mut command = cluster.command(&program());
+    command.args(["explain", "default/web", "--node=n1"]);
+    let output = command.env("KUBECONFIG", admin).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn opinions(lease: &Value) -> Option<&str> {
+    lease["metadata"]["annotations"]["pointsman.io/unreachable-peers"].as_str()
 }
 
 fn run_pods(cluster: &Cluster, slices: &History) {
@@ -90,8 +152,9 @@ fn freeze(cluster: &Cluster, node: &str, leases: &History, slices: &History) {
     }
 }
 
-/// Milliseconds from the cut to the slice that says so, and from the mending to the one that says that.
-fn cut(cluster: &Cluster, node: &str, slices: &History) -> [i128; 2] {
+/// Milliseconds from the cut to the slice that says so, and from the mending to the one that says that. In between, the
+/// node stays cut off `meanwhile`.
+fn cut(cluster: &Cluster, node: &str, slices: &History, meanwhile: impl FnOnce()) -> [i128; 2] {
     let since = |begin: Timestamp, at: Timestamp| at.duration_since(begin).as_millis();
     let before = slices.len();
     let begin = Timestamp::now();
@@ -107,6 +170,7 @@ fn cut(cluster: &Cluster, node: &str, slices: &History) -> [i128; 2] {
         "{:#}",
         out.object
     );
+    meanwhile();
     let before = slices.len();
     let mended = Timestamp::now();
     drop(cut);

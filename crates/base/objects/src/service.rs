@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use pointsman_model::{Labels, Text};
+use pointsman_model::{Labels, Text, parse_ip};
 use serde::Deserialize;
 
 use crate::endpoint_slice::AddressType;
@@ -27,6 +27,8 @@ pub struct ServicePort {
     /// Name, empty for a lone unnamed port.
     pub name: Text,
     pub protocol: Protocol,
+    /// The port of the cluster address.
+    pub number: i32,
     /// Port or name in the pod.
     pub target: TargetPort,
     pub app_protocol: Option<Text>,
@@ -74,6 +76,10 @@ pub struct Service {
     pub kind: Option<Text>,
     /// `None` for a headless Service; empty until the API server has given one.
     pub cluster_ip: Box<str>,
+    /// The cluster addresses of all families; those that are no addresses are left out.
+    pub cluster_ips: Box<[IpAddr]>,
+    /// The name that a Service of type ExternalName stands for; otherwise it means nothing.
+    pub external_name: Box<str>,
     /// Pods it selects; absent means that somebody else makes its endpoints. The API turns an empty
     /// selector into an absent one.
     pub selector: Option<Labels>,
@@ -141,6 +147,10 @@ struct RawSpec {
     selector: Labels,
     #[serde(rename = "clusterIP", deserialize_with = "nullable")]
     cluster_ip: Box<str>,
+    #[serde(rename = "clusterIPs", deserialize_with = "nullable")]
+    cluster_ips: Vec<String>,
+    #[serde(deserialize_with = "nullable")]
+    external_name: Box<str>,
     #[serde(deserialize_with = "nullable")]
     ip_families: Vec<String>,
     #[serde(deserialize_with = "nullable")]
@@ -177,6 +187,8 @@ impl From<RawService> for Service {
             publish_not_ready: spec.publish_not_ready_addresses,
             traffic: traffic_mode(&metadata, spec.traffic_distribution.as_deref()),
             ports: spec.ports.into_iter().map(ServicePort::from).collect(),
+            cluster_ips: addresses(&spec.cluster_ips, &spec.cluster_ip),
+            external_name: spec.external_name,
             cluster_ip: spec.cluster_ip,
             metadata,
         }
@@ -193,9 +205,19 @@ impl From<RawPort> for ServicePort {
         Self {
             name: raw.name.unwrap_or_default().into(),
             protocol: raw.protocol,
+            number: raw.port,
             target,
             app_protocol: non_empty(raw.app_protocol),
         }
+    }
+}
+
+/// Addresses as written, else (objects of an old server) the first one.
+fn addresses(written: &[String], cluster_ip: &str) -> Box<[IpAddr]> {
+    let all: Box<[IpAddr]> = written.iter().filter_map(|text| parse_ip(text).ok()).collect();
+    match all.is_empty() {
+        true => parse_ip(cluster_ip).ok().into_iter().collect(),
+        false => all,
     }
 }
 

@@ -8,6 +8,10 @@
 /// The annotation, on Leases.
 pub const ANNOTATION: &str = "pointsman.io/unreachable-peers";
 
+/// Reasons of the events on a Node by which the controllers tell what followed from that, with the votes.
+pub const WITHDRAWN: &str = "TrafficWithdrawn";
+pub const RESTORED: &str = "TrafficRestored";
+
 /// The most names that are read. Nobody asks that many, so more are somebody's mistake.
 pub const MOST: usize = 64;
 

@@ -15,6 +15,7 @@ mod ending;
 pub mod env;
 mod fact;
 mod machine;
+pub mod resolver;
 mod status;
 mod stop;
 mod unit;

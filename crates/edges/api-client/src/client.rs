@@ -106,6 +106,12 @@ impl Client {
         self.rights.clone()
     }
 
+    /// The same client, whose missing rights are kept with those of another.
+    #[must_use]
+    pub fn with_rights(self, rights: Rights) -> Self {
+        Self { rights, ..self }
+    }
+
     pub(crate) fn at(self, host: &str) -> Self {
         Self {
             host: host.into(),

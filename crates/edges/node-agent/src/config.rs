@@ -4,6 +4,7 @@ use crate::gate::Gate;
 use crate::node::{Frequency, Identity};
 use pointsman_api_client::Source;
 use pointsman_fabric::Prefix;
+use pointsman_pod_lifecycle::resolver::ClusterDns;
 use pointsman_probe_io::{Config as ProbeConfig, Reading};
 use pointsman_runtime::AddressRange;
 use pointsman_runtime::process::Abilities;
@@ -32,6 +33,8 @@ pub struct Config {
     pub lenient: Option<Abilities>,
     /// The ranges of all pods; without them no routes are kept.
     pub cluster_ranges: Vec<Prefix>,
+    /// Where pods ask about names.
+    pub dns: ClusterDns,
     /// Which addresses pods may have; the Node's own ranges if empty.
     pub pod_ranges: Vec<AddressRange>,
     /// How often the node's status is computed and sent, unless the cluster's settings say otherwise.

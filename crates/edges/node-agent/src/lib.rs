@@ -34,5 +34,6 @@ mod work;
 pub use config::Config;
 pub use host::Host;
 pub use metrics::describe as describe_metrics;
+pub use pointsman_pod_lifecycle::resolver::ClusterDns;
 pub use pointsman_runtime::Runtime;
 pub use run::{AgentError, run};

@@ -17,6 +17,8 @@ pub struct Objects {
     pub tokens: BTreeMap<AccountToken, String>,
     /// The variables by which programs find the API server.
     pub api_server: Vec<(String, String)>,
+    /// The node's own `/etc/resolv.conf`.
+    pub resolv_conf: String,
 }
 
 /// What a ConfigMap or Secret holds, as the API carries it.

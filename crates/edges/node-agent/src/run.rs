@@ -26,7 +26,7 @@ use pointsman_protocol::settings;
 use pointsman_runtime::{AddressRange, Runtime, RuntimeError};
 use pointsman_telemetry::Registry;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
@@ -86,6 +86,7 @@ pub async fn run(
         gate: config.gate.clone(),
         lenient: config.lenient,
         host_ips: config.host_ips().into(),
+        dns: Arc::new(config.dns.clone()),
         metrics: metrics.clone(),
         api_server: Arc::default(),
         inputs: inputs.clone(),
@@ -246,14 +247,15 @@ impl Places {
                     self.others.send_modify(|_| {});
                 }
                 Event::Applied { key, object, .. } => {
-                    self.placed(key.name(), pointsman_peers::place(&object), synced);
+                    let place = pointsman_peers::place(&object);
+                    pointsman_peers::placed(&self.others, key.name(), place, synced);
                     if key.name() == self.own {
                         self.see_own(&object, &mut ranges);
                     }
                     neighbours.see(key.name(), Some(&object));
                 }
                 Event::Deleted { key, .. } => {
-                    self.placed(key.name(), None, synced);
+                    pointsman_peers::placed(&self.others, key.name(), None, synced);
                     neighbours.see(key.name(), None);
                 }
             }
@@ -261,17 +263,6 @@ impl Places {
                 neighbours.apply(&self.events);
             }
         }
-    }
-
-    /// Remembers where a node can be asked; nobody is asked before all nodes are known.
-    fn placed(&self, name: &str, place: Option<IpAddr>, synced: bool) {
-        self.others.send_if_modified(|places| {
-            let before = match place {
-                Some(place) => places.insert(name.into(), place),
-                None => places.remove(name),
-            };
-            synced && before != place
-        });
     }
 
     fn see_own(&self, node: &Node, ranges: &mut Vec<AddressRange>) {

@@ -8,6 +8,7 @@ use crate::volumes::{volume_name, volume_source};
 use pointsman_model::Labels;
 use pointsman_objects::pod_manifest::{Container, PodManifest, UserIds, VolumeMount, expand};
 use pointsman_pod_lifecycle::env::{self, Sources};
+use pointsman_pod_lifecycle::resolver::{ClusterDns, resolv_conf};
 use pointsman_runtime::{
     ContainerId, ContainerName, ContainerSpec, HostAlias, MountSpec, Network, PodUid, SandboxSpec, User,
     VolumeSpec,
@@ -44,6 +45,8 @@ pub struct Place<'a> {
     pub pod_ips: &'a [IpAddr],
     /// The node's addresses.
     pub host_ips: &'a [IpAddr],
+    /// Where pods ask about names.
+    pub dns: &'a ClusterDns,
 }
 
 impl Place<'_> {
@@ -111,34 +114,11 @@ pub fn sandbox(place: &Place<'_>, objects: &Objects) -> Result<SandboxSpec, Refu
             Network::Own
         },
         host_aliases: aliases.collect(),
-        resolv_conf: resolv_conf(place.pod),
+        resolv_conf: resolv_conf(place.pod, place.dns, &objects.resolv_conf),
         volumes,
         volume_group: spec.security_context.fs_group.map(id).transpose()?,
         labels: BTreeMap::new(),
     })
-}
-
-/// What the pod's DNS settings say; nothing where the host's own file does.
-fn resolv_conf(pod: &PodManifest) -> Option<String> {
-    let config = pod.spec.dns_config.as_ref();
-    let config = config.filter(|_| pod.spec.dns_policy == "None")?;
-    let servers = config.nameservers.iter();
-    let mut lines: Vec<String> = servers.map(|server| format!("nameserver {server}")).collect();
-    if !config.searches.is_empty() {
-        lines.push(format!("search {}", config.searches.join(" ")));
-    }
-    let options = config.options.iter().map(|option| {
-        if option.value.is_empty() {
-            option.name.clone()
-        } else {
-            format!("{}:{}", option.name, option.value)
-        }
-    });
-    let options: Vec<String> = options.collect();
-    if !options.is_empty() {
-        lines.push(format!("options {}", options.join(" ")));
-    }
-    Some(lines.join("\n") + "\n")
 }
 
 /// A number of a user or group. One that cannot be is no reason to run as root.
@@ -299,6 +279,7 @@ mod tests {
             pod: &pod,
             pod_ips: &["10.0.0.7".parse().unwrap()],
             host_ips: &[],
+            dns: &ClusterDns::default(),
         };
         let spec = container(&place, "c", 3, &objects()).unwrap();
         assert_eq!(spec.id.to_string(), "u-1/c/3");
@@ -319,6 +300,7 @@ mod tests {
             pod: &pod,
             pod_ips: &[],
             host_ips: &[],
+            dns: &ClusterDns::default(),
         };
         assert_eq!(
             crate::volumes::volume_objects(&pod),
@@ -347,6 +329,7 @@ mod tests {
                 pod: &manifest(pod.clone()),
                 pod_ips: &["10.0.0.7".parse().unwrap()],
                 host_ips: &[],
+                dns: &ClusterDns::default(),
             };
             container(&place, "c", 0, &objects()).unwrap_err()
         };

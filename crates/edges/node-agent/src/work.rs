@@ -15,6 +15,7 @@ use http::Uri;
 use pointsman_api_client::{ApiError, Client};
 use pointsman_objects::pod_manifest::{Container, Exec, Hook, HttpGet, PodManifest};
 use pointsman_pod_lifecycle::env::{self, Holder};
+use pointsman_pod_lifecycle::resolver::ClusterDns;
 use pointsman_pod_lifecycle::{Action, Cause, ContainerFact, Exit, Fact};
 use pointsman_runtime::process::Abilities;
 use pointsman_runtime::{
@@ -45,6 +46,7 @@ pub(crate) struct Tools {
     /// Set if limits that the runtime cannot enforce are left out with a warning.
     pub(crate) lenient: Option<Abilities>,
     pub(crate) host_ips: Arc<[IpAddr]>,
+    pub(crate) dns: Arc<ClusterDns>,
     pub(crate) metrics: Metrics,
     /// Where pods find the API server.
     pub(crate) api_server: Arc<ApiServer>,
@@ -377,6 +379,9 @@ impl Tools {
     async fn volume_objects(&self, job: &Job) -> Result<Objects, ApiError> {
         let mut objects = self.objects(job, &volumes::volume_objects(&job.pod)).await?;
         objects.tokens = tokens::of(&self.client, &job.pod, &job.tokens).await?;
+        // A node without such a file adds nothing to what its pods have.
+        let host = tokio::fs::read_to_string("/etc/resolv.conf").await;
+        objects.resolv_conf = host.unwrap_or_default();
         Ok(objects)
     }
 
@@ -392,6 +397,7 @@ impl Tools {
             pod: &job.pod,
             pod_ips: &job.ips,
             host_ips: &self.host_ips,
+            dns: &self.dns,
         }
     }
 

@@ -20,6 +20,17 @@ pub fn place(node: &Node) -> Option<IpAddr> {
     node.internal_addresses().next()
 }
 
+/// Remembers where a node is asked; nobody is asked before all nodes are known.
+pub fn placed(places: &watch::Sender<Places>, name: &str, place: Option<IpAddr>, synced: bool) {
+    places.send_if_modified(|places| {
+        let before = match place {
+            Some(place) => places.insert(name.into(), place),
+            None => places.remove(name),
+        };
+        synced && before != place
+    });
+}
+
 /// Asks the peers of the node `own` and reports whom it does not reach, as its Lease should say it. Ends with
 /// the sender of the places.
 pub async fn ask(

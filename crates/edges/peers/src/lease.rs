@@ -15,24 +15,31 @@ use tokio::sync::watch;
 /// As node heartbeats: the Lease is good for 40 s and renewed every 10 s.
 const DURATION: Duration = Duration::from_secs(40);
 const AGAIN: Duration = Duration::from_millis(200);
+/// As kubelets do, so that thousands of proxies that start together do not write together.
+const JITTER: f64 = 0.04;
 
 /// Keeps the Lease `namespace/node`, with every opinion as soon as it changes. Ends with the sender of opinions.
-pub async fn keep(
+pub(crate) async fn keep(
     client: Client,
     namespace: String,
     node: String,
     mut opinions: watch::Receiver<Option<String>>,
 ) {
     let mut known: Option<Value> = None;
+    let mut again = AGAIN;
     loop {
         let opinion = opinions.borrow_and_update().clone();
-        let mut pause = DURATION / 4;
+        let mut pause = (DURATION / 4).mul_f64(1.0 + JITTER * fastrand::f64());
         if let Some(opinion) = opinion {
             match write(&client, &namespace, &node, known.take(), &opinion).await {
-                Ok(lease) => known = Some(lease),
+                Ok(lease) => (known, again) = (Some(lease), AGAIN),
+                // It was said already, and comes to be by somebody's hand.
+                Err(error) if error.is_missing_right() => {}
                 Err(error) => {
                     tracing::warn!(%error, namespace, "cannot write whom this node reaches into its Lease");
-                    pause = if error.is_missing_right() { pause } else { AGAIN };
+                    // A namespace that is not there stays away for longer than a conflict.
+                    pause = pause.min(again);
+                    again = pause * 2;
                 }
             }
         }

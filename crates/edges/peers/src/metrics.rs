@@ -2,7 +2,7 @@
 
 use pointsman_telemetry::{Counter, Definition, Gauge, Registry};
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Metrics {
     pub(crate) asks: Counter,
     pub(crate) answers: Counter,

@@ -53,6 +53,8 @@ pub struct Config {
     pub ipvs_exclude: Vec<Prefix>,
     /// Write rules by iptables if the kernel cannot hold the table of nftables mode, instead of giving up.
     pub fall_back_to_iptables: bool,
+    /// The namespace of the Lease in which this node says which others it does not reach, if the proxy is to say so.
+    pub peer_leases: Option<String>,
     /// The whole configuration as `/configz` shows it.
     pub shown: serde_json::Value,
 }
@@ -168,6 +170,7 @@ pub(crate) mod tests {
             guard: pointsman_guard::Settings::default(),
             ipvs_exclude: Vec::new(),
             fall_back_to_iptables: false,
+            peer_leases: None,
             shown: serde_json::Value::Null,
         }
     }

@@ -37,6 +37,8 @@ pub struct Metrics {
     pub requests: RequestMetrics,
     /// Whether another service proxy writes rules here, by its mode.
     pub second_writers: Family<Gauge>,
+    /// Of asking other nodes whether they are there.
+    pub peers: pointsman_peers::Metrics,
     watermark: Family<Gauge>,
 }
 
@@ -123,6 +125,7 @@ impl Metrics {
                 .labels(&["name", "stage"]),
             ),
             requests: RequestMetrics::new(registry),
+            peers: pointsman_peers::Metrics::new(registry),
             second_writers: registry.gauges(
                 Definition::new(
                     "pointsman_proxy_second_writer",

@@ -15,13 +15,13 @@ use pointsman_dataplane::sync::Resource;
 use pointsman_kernel::{Commits, Mode, counters, interfaces};
 use pointsman_model::{Began, Moment, Revision, ServiceName, SliceName};
 use pointsman_objects::compact;
+use pointsman_watermarks::Watermarks;
 use tokio::sync::{mpsc, watch};
 
 use crate::config::{Config, NodeState};
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::others::Others;
-use crate::serve::Watermarks;
 use crate::service_health::ServiceServers;
 use crate::side::Side;
 use crate::worker::Report;

@@ -15,6 +15,7 @@ use pointsman_kernel::features::{Unsupported, probe_nftables};
 use pointsman_model::{Feature, Interner};
 use pointsman_objects::{Node, compact, names};
 use pointsman_telemetry::{BuildInfo, Registry, register_process};
+use pointsman_watermarks::Watermarks;
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -24,7 +25,7 @@ use crate::http::{Door, listen_and_serve, serve};
 use crate::metrics::Metrics;
 use crate::owner::{INBOX, Input, Owner};
 use crate::read;
-use crate::serve::{Watermarks, healthz, metrics};
+use crate::serve::{healthz, metrics};
 use crate::worker::Chain;
 
 /// Why a proxy gave up.
@@ -75,6 +76,7 @@ pub async fn run(
     );
     let measured = Metrics::new(&registry, config.mode);
     let client = client.measured_by(measured.requests.clone());
+    let peers = measured.peers.clone();
     for (gate, stage, on) in [
         (
             Feature::MinimizeIPTablesRestore,
@@ -128,6 +130,9 @@ pub async fn run(
         let answer = healthz(owner.health(), client.rights(), measured);
         listen(&mut tasks, address, &config, "health", door, answer)?;
     }
+    if let Some(namespace) = &config.peer_leases {
+        tasks.spawn(give_opinions(&config, namespace.clone(), &client, peers).await?);
+    }
     let (sender, inbox) = mpsc::channel(INBOX);
     start_watches(&mut tasks, &client, &config, &sender);
     drop(sender);
@@ -141,6 +146,23 @@ pub async fn run(
         tracing::error!(%error, "a part of the proxy ended unexpectedly");
     }
     Err(RunError::Ended)
+}
+
+/// Says which nodes this one does not reach. A proxy that cannot find out goes on with its rules.
+async fn give_opinions(
+    config: &Config,
+    namespace: String,
+    client: &Client,
+    metrics: pointsman_peers::Metrics,
+) -> Result<impl Future<Output = ()> + use<>, RunError> {
+    // A connection of their own, so that no list of slices stands before them in a queue.
+    let own = connect::connect(&config.source, "pointsman-proxy-peers").await?;
+    let own = own.with_rights(client.rights());
+    let node = config.node.clone();
+    Ok(async move {
+        pointsman_peers::give_opinions(own, namespace, node, metrics).await;
+        std::future::pending().await
+    })
 }
 
 /// The mode that was asked for, or the one that was allowed instead where the kernel cannot do it.

@@ -3,6 +3,7 @@
 //! As in a real cluster, each can then die alone. That is what fault runs need; for everybody else one process
 //! for all of them takes less memory.
 
+use super::dns;
 use super::nodes::PROXY_METRICS_PORT;
 use super::parts;
 use super::plan::Plan;
@@ -64,11 +65,14 @@ pub async fn start(
     let loops = parts::controller_arguments(config, Some(plan));
     keep(config, supervisor, "controllers", loops)?;
     keep(config, supervisor, "sli", collector_arguments(&data_dir, &served))?;
+    keep(config, supervisor, "dns", dns::arguments(config, plan))?;
     let controllers = Target::secure(parts::controllers_address(plan), unverified());
     wait_for(&controllers, "/readyz").await?;
     progress.ready("controllers", started, "in a process of their own");
     wait_for(&Target::at(served.page), "/healthz").await?;
     progress.ready("collector", started, format_args!("http://{}/", served.page));
+    wait_for_dns(plan).await?;
+    progress.ready("DNS", started, "in a process of its own");
     Ok(served)
 }
 
@@ -128,6 +132,12 @@ async fn ask_server(served: &Served) -> anyhow::Result<()> {
     let asked = client.get_path::<serde_json::Value>("/version");
     tokio::time::timeout(Duration::from_secs(2), asked).await??;
     Ok(())
+}
+
+/// It serves once it knows all names.
+pub async fn wait_for_dns(plan: &Plan) -> anyhow::Result<()> {
+    let target = Target::secure(dns::health_address(plan), unverified());
+    wait_for(&target, "/readyz").await
 }
 
 async fn wait_for(target: &Target, path: &str) -> anyhow::Result<()> {

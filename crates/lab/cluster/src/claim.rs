@@ -29,6 +29,8 @@ pub struct Record {
     pub server: String,
     /// Where the controllers serve their health, if they do.
     pub controllers: Option<SocketAddr>,
+    /// Where the DNS serves its health, if there is one.
+    pub dns: Option<SocketAddr>,
     /// The page, if there is one.
     pub page: Option<String>,
     /// Where nodes and pods ask the shutdown gate, if there is one.

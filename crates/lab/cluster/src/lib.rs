@@ -14,6 +14,7 @@
 mod apart;
 pub mod claim;
 mod demo;
+mod dns;
 pub mod down;
 pub mod exec;
 mod leftovers;

@@ -3,7 +3,7 @@
 use super::plan::{NodePlan, Plan};
 use super::supervise::{Spec, Supervisor};
 use crate::plain_http;
-use crate::up::absolute;
+use crate::up::{PEER_LEASES, absolute};
 use anyhow::Context;
 use pointsman_api_client::{Client, Resource};
 use pointsman_api_server::auth::kubeconfig;
@@ -98,10 +98,7 @@ pub fn start(
     let agent = credentials.agents.get(&node.name);
     let agent = agent.with_context(|| format!("{} has no kubeconfig", node.name))?;
     let roles = [
-        (
-            "proxy",
-            proxy_arguments(plan, node, credentials, &settings.proxy_mode),
-        ),
+        ("proxy", proxy_arguments(plan, node, credentials, settings)),
         ("node", agent_arguments(plan, node, agent, settings)),
     ];
     for (role, arguments) in roles {
@@ -135,8 +132,12 @@ pub struct Settings {
     pub enforce_limits: bool,
     /// How long the leases of nodes last.
     pub lease_seconds: u32,
+    /// Where pods ask about names.
+    pub dns: IpAddr,
     /// How often agents report.
     pub report_every: Option<Duration>,
+    /// Whether proxies say which nodes are not reached, instead of agents.
+    pub opinions_by_proxies: bool,
 }
 
 impl Settings {
@@ -256,6 +257,7 @@ fn agent_arguments(plan: &Plan, node: &NodePlan, agent: &Agent, settings: &Setti
         "--tls-private-key-file".into(),
         absolute(&agent.serving.key_path).into(),
         format!("--cluster-cidr={}", plan.pod_range()).into(),
+        format!("--cluster-dns={}", settings.dns).into(),
         format!("--enforce-limits={}", settings.enforce_limits).into(),
         "--root-dir".into(),
         settings.roots.join(&node.name).into(),
@@ -267,13 +269,21 @@ fn agent_arguments(plan: &Plan, node: &NodePlan, agent: &Agent, settings: &Setti
     if let Some(period) = settings.report_every {
         arguments.push(format!("--node-status-update-frequency={}s", period.as_secs()).into());
     }
+    if settings.opinions_by_proxies {
+        arguments.push("--feature-gates=PeerReachability=false".into());
+    }
     arguments
 }
 
-fn proxy_arguments(plan: &Plan, node: &NodePlan, credentials: &Credentials, mode: &str) -> Vec<OsString> {
+fn proxy_arguments(
+    plan: &Plan,
+    node: &NodePlan,
+    credentials: &Credentials,
+    settings: &Settings,
+) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = [
         format!("--hostname-override={}", node.name),
-        format!("--proxy-mode={mode}"),
+        format!("--proxy-mode={}", settings.proxy_mode),
         format!("--cluster-cidr={}", plan.pod_range()),
         format!("--bind-address={}", node.address),
         format!("--metrics-bind-address={}:{PROXY_METRICS_PORT}", node.address),
@@ -285,6 +295,9 @@ fn proxy_arguments(plan: &Plan, node: &NodePlan, credentials: &Credentials, mode
     arguments.push(credentials.proxy.clone().into());
     arguments.push("--client-ca-file".into());
     arguments.push(absolute(&credentials.authority).into());
+    if settings.opinions_by_proxies {
+        arguments.push(format!("--peer-lease-namespace={PEER_LEASES}").into());
+    }
     arguments
 }
 

@@ -4,8 +4,8 @@ use super::claim::{NodeRecord, Record};
 use super::plan::Plan;
 use super::progress::Progress;
 use super::supervise::Supervisor;
-use super::{demo, nodes, pod_routes};
-use crate::up::{Config, absolute};
+use super::{demo, dns, nodes, pod_routes};
+use crate::up::{Config, PEER_LEASES, absolute};
 use anyhow::{Context, bail};
 use pointsman_api_client::{ApiError, Client, Patch, Resource, Source, connect};
 use pointsman_api_server::auth::kubeconfig::local_url;
@@ -129,6 +129,7 @@ pub async fn start_nodes(
         logs: data_dir.join("logs"),
         proxy_mode: config.proxy_mode.as_str().to_owned(),
         roots: data_dir.join("nodes"),
+        dns: dns::publish(&client, plan).await?,
         gate,
         // Without root there are no cgroups, and a cluster to try things on is better than none.
         enforce_limits: config.inside.is_none(),
@@ -137,6 +138,7 @@ pub async fn start_nodes(
             Some(profile) => Some(profile.values.report.get()),
             None => config.is_impatient().then_some(IMPATIENT_REPORTS),
         },
+        opinions_by_proxies: config.opinions_by_proxies,
     };
     std::fs::create_dir_all(&settings.logs).with_context(|| format!("making {}", settings.logs.display()))?;
     for node in plan.nodes() {
@@ -240,6 +242,9 @@ pub fn controller_arguments(config: &Config, plan: Option<&Plan>) -> Vec<OsStrin
     if let Some(profile) = config.latency_profile {
         arguments.push(format!("--node-monitor-grace-period={}", profile.values.grace).into());
     }
+    if config.opinions_by_proxies {
+        arguments.push(format!("--peer-lease-namespace={PEER_LEASES}").into());
+    }
     if config.is_impatient() {
         let patience = ["--node-monitor-period=500ms", "--node-monitor-grace-period=5s"];
         arguments.extend(patience.map(OsString::from));
@@ -265,6 +270,7 @@ pub fn record(config: &Config, plan: Option<&Plan>) -> Record {
             })
             .collect(),
         controllers: plan.map(controllers_address),
+        dns: plan.map(dns::health_address),
         proxy_mode: config.proxy_mode.as_str().to_owned(),
         pod_range: plan.map(|plan| plan.pod_range().to_string()).unwrap_or_default(),
         ..Record::default()

@@ -135,6 +135,11 @@ impl Plan {
         Prefix::new(self.block.address(1, 0, 0), 16)
     }
 
+    /// Where pods find the DNS: the tenth cluster address.
+    pub fn dns_address(&self) -> Ipv4Addr {
+        self.block.address(1, 0, 10)
+    }
+
     /// Addresses of all pods.
     pub fn pod_range(&self) -> Prefix {
         Prefix::new(self.block.address(2, 0, 0), 16)

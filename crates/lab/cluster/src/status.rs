@@ -41,6 +41,7 @@ struct Health {
     api_server: State,
     controllers: State,
     collector: State,
+    dns: State,
     nodes: Vec<NodeHealth>,
     pods: Pods,
     memory_bytes: u64,
@@ -163,7 +164,11 @@ async fn examine(record: Record) -> Health {
         None => State::Absent,
         Some(address) => ask(&Target::at(address), "/healthz").await,
     };
-    let parts = [&api_server, &controllers, &collector];
+    let dns = match record.dns {
+        None => State::Absent,
+        Some(address) => ask(&Target::secure(address, unverified()), "/readyz").await,
+    };
+    let parts = [&api_server, &controllers, &collector, &dns];
     let is_well = record.ready
         && parts.iter().all(|state| state.is_well())
         && node_healths
@@ -177,6 +182,7 @@ async fn examine(record: Record) -> Health {
         api_server,
         controllers,
         collector,
+        dns,
         nodes: node_healths,
         pods: count(&pods),
         name: record.name,
@@ -201,6 +207,7 @@ fn dead(record: Record, name: &str) -> Health {
         api_server: absent(),
         controllers: absent(),
         collector: absent(),
+        dns: absent(),
         nodes: Vec::new(),
         pods: Pods::default(),
         memory_bytes: 0,
@@ -354,6 +361,7 @@ fn render(health: &Health) -> String {
     );
     line("controllers", &health.controllers.word());
     line("collector", &health.collector.word());
+    line("DNS", &health.dns.word());
     let Pods {
         total,
         running,

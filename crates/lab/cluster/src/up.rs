@@ -4,7 +4,7 @@ use crate::claim::{self, Claim, Record};
 use crate::plan::{Block, Plan};
 use crate::progress::{Output, Progress};
 use crate::supervise::Supervisor;
-use crate::{apart, leftovers, network, parts, rootless};
+use crate::{apart, dns, leftovers, network, parts, rootless};
 use anyhow::{Context, bail};
 use pointsman_api_server::Running as ApiServer;
 use pointsman_api_server::auth::kubeconfig::local_url;
@@ -45,7 +45,13 @@ pub struct Config {
     /// Whether API server, controllers and collector run in processes of their own and nodes report as often as
     /// in a demonstration, so that each part can be made to fail alone.
     pub apart: bool,
+    /// Whether proxies say which nodes are not reached, as they do where nodes have kubelets, and agents say nothing. Whoever
+    /// asks for it makes the namespace [`PEER_LEASES`] and lets proxies write Leases there.
+    pub opinions_by_proxies: bool,
 }
+
+/// Where Leases of proxies are, as `deploy/` has it.
+pub const PEER_LEASES: &str = "pointsman-peers";
 
 impl Config {
     /// Whether a lost node is noticed within seconds.
@@ -79,6 +85,11 @@ pub trait Program {
     fn api_server(arguments: Vec<OsString>) -> impl Future<Output = anyhow::Result<ApiServer>>;
     /// Runs the controllers with the arguments of their command until `stopping` turns true.
     fn controllers(
+        arguments: Vec<OsString>,
+        stopping: watch::Receiver<bool>,
+    ) -> impl Future<Output = anyhow::Result<()>> + Send + 'static;
+    /// Runs the DNS with the arguments of its command until `stopping` turns true.
+    fn dns(
         arguments: Vec<OsString>,
         stopping: watch::Receiver<bool>,
     ) -> impl Future<Output = anyhow::Result<()>> + Send + 'static;
@@ -237,11 +248,13 @@ async fn serve_together<P: Program>(
     outcome
 }
 
-/// API server, controllers and collector in this process; agents and proxies are children.
+/// API server, controllers, collector and DNS in this process; agents and proxies are children.
 struct Together {
     server: ApiServer,
     controllers: JoinHandle<anyhow::Result<()>>,
-    stop_controllers: watch::Sender<bool>,
+    dns: Option<JoinHandle<anyhow::Result<()>>>,
+    /// Ends controllers and DNS.
+    stop_roles: watch::Sender<bool>,
     collector: Option<Collector>,
     supervisor: Supervisor,
 }
@@ -261,12 +274,14 @@ impl Together {
             format_args!("https://{}, {} objects found", server.address, server.objects),
         );
         parts::request_profile(config, &server.kubeconfig, progress).await?;
-        let (stop_controllers, stopping) = watch::channel(false);
-        let controllers = P::controllers(parts::controller_arguments(config, plan), stopping);
+        let stop_roles = watch::Sender::new(false);
+        let controllers = P::controllers(parts::controller_arguments(config, plan), stop_roles.subscribe());
+        let dns = plan.map(|plan| P::dns(dns::arguments(config, plan), stop_roles.subscribe()));
         Ok(Self {
             server,
             controllers: tokio::spawn(controllers),
-            stop_controllers,
+            dns: dns.map(tokio::spawn),
+            stop_roles,
             collector: None,
             supervisor,
         })
@@ -309,6 +324,7 @@ impl Together {
         tokio::select! {
             signal = stop => signal,
             ended = &mut self.controllers => ended?,
+            ended = end_of(&mut self.dns) => ended,
             why = self.server.ended() => Err(why.into()),
             () = collecting => bail!("a part of the collector ended unexpectedly"),
             never = parts::demonstrate(config, plan, nodes.as_ref(), progress) => match never {},
@@ -322,6 +338,12 @@ impl Together {
         progress: &Progress,
     ) -> anyhow::Result<Option<parts::Nodes>> {
         let Some(plan) = plan else { return Ok(None) };
+        let started = Instant::now();
+        tokio::select! {
+            ended = end_of(&mut self.dns) => ended?,
+            well = apart::wait_for_dns(plan) => well?,
+        }
+        progress.ready("DNS", started, "cluster.local");
         let collector = parts::start_collector(config, plan, progress).await?;
         let gate = self.collector.insert(collector).gate_address;
         let server = parts::Server {
@@ -337,12 +359,23 @@ impl Together {
         if let Some(collector) = self.collector {
             collector.stop().await;
         }
-        self.stop_controllers.send_replace(true);
+        self.stop_roles.send_replace(true);
+        if let Some(dns) = self.dns.filter(|dns| !dns.is_finished()) {
+            dns.await??;
+        }
         if !self.controllers.is_finished() {
             self.controllers.await??;
         }
         self.server.stop().await;
         Ok(())
+    }
+}
+
+/// How a part ended that may not be there.
+async fn end_of(part: &mut Option<JoinHandle<anyhow::Result<()>>>) -> anyhow::Result<()> {
+    match part {
+        Some(part) => part.await?,
+        None => std::future::pending().await,
     }
 }
 

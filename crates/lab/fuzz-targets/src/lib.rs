@@ -6,6 +6,7 @@
 //! The same functions run in two ways: a test replays the inputs in `corpora`, and `make fuzz` searches for new
 //! ones with libFuzzer (the project in `/fuzz`).
 
+mod dns;
 mod iptables_save;
 mod kubeconfigs;
 mod memory;
@@ -40,6 +41,7 @@ pub const TARGETS: &[Target] = &[
     Target::new("probe-annotations", probe_annotations::run),
     Target::new("kubeconfigs", kubeconfigs::run),
     Target::new("tokens", tokens::run),
+    Target::new("dns", dns::run),
 ];
 
 impl Target {

@@ -81,6 +81,11 @@ fn kubeconfigs() {
 }
 
 #[test]
+fn dns() {
+    replay("dns");
+}
+
+#[test]
 fn every_corpus_has_a_target_and_together_they_are_small() {
     let mut bytes = 0;
     for entry in fs::read_dir(corpora()).unwrap() {

@@ -154,6 +154,7 @@ impl Cluster {
         let url = format!("https://{}", self.address);
         let kubeconfig = kubeconfig::write_node(&pki, &data, "n1", &url, pki.ca_pem(), now).unwrap();
         let config = Config {
+            dns: pointsman_node_agent::ClusterDns::default(),
             source: Source::Kubeconfig(kubeconfig),
             identity: Identity {
                 name: "n1".into(),

@@ -54,6 +54,24 @@ pub(crate) fn large_crates_have_readmes(tree: &Tree) -> Vec<Violation> {
     violations
 }
 
+/// A mark such as `@@FIGURE@@` holds the place of a text that is still to come.
+pub(crate) fn nothing_is_left_to_fill_in(tree: &Tree) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (path, text) in tree.files().filter(|(path, _)| path.ends_with(".md")) {
+        for (at, line) in text.lines().enumerate().filter(|(_, line)| has_mark(line)) {
+            let what = format!("line {}: \"{line}\" has a mark that was to be filled in", at + 1);
+            violations.push(Violation::new(path, what));
+        }
+    }
+    violations
+}
+
+fn has_mark(line: &str) -> bool {
+    let mut inside = line.split("@@").skip(1).step_by(2);
+    let is_name = |text: &str| !text.is_empty() && text.chars().all(|letter| letter.is_ascii_uppercase());
+    inside.any(is_name)
+}
+
 /// A comment of one or two words says what the name says. Code in it, a constant of the kernel or a path, does not; help of
 /// a command line has to be there.
 pub(crate) fn no_noise(tree: &Tree) -> Vec<Violation> {
@@ -117,6 +135,13 @@ mod tests {
             ["ARCHITECTURE.md"]
         );
         assert_eq!(places("| `model`, `proxy` | What are they? |\n"), [""; 0]);
+    }
+
+    #[test]
+    fn a_mark_that_was_to_be_filled_in_is_found() {
+        let found = |text| nothing_is_left_to_fill_in(&with("docs/operations.md", text)).len();
+        assert_eq!(found("lost in 100 updates: @@GATE@@\n"), 1);
+        assert_eq!(found("git shows @@ -1,2 +1,3 @@ before a change\n"), 0);
     }
 
     #[test]

@@ -55,6 +55,10 @@ pub const CHECKS: &[Check] = &[
     ),
     ("large crates have a README", docs::large_crates_have_readmes),
     ("documentation says more than the name", docs::no_noise),
+    (
+        "documents have no marks left to fill in",
+        docs::nothing_is_left_to_fill_in,
+    ),
     ("messages use words of the field", words::are_plain),
     ("documents name what exists", references::exist),
     ("tests are skipped in one way", skips::go_through_the_testkit),

@@ -56,8 +56,9 @@ impl Identities {
     /// Makes what is missing or about to end, writes the kubeconfigs of all roles, and returns the TLS
     /// configuration, the handle that renews it, and the administrator's kubeconfig.
     pub fn prepare(&self) -> Result<(Arc<rustls::ServerConfig>, Arc<Replaceable>, PathBuf), StartError> {
-        let (files, kubeconfig) = self.write()?;
-        let (tls, replaceable) = server_config(&files)?;
+        let certificates = self.make()?;
+        let (tls, replaceable) = server_config(&certificates.files)?;
+        let kubeconfig = self.hand_out(&certificates)?;
         Ok((tls, replaceable, kubeconfig))
     }
 
@@ -74,15 +75,11 @@ impl Identities {
                 continue;
             }
             checked = Instant::now();
-            match self
-                .write()
-                .and_then(|(files, _)| Ok(replaceable.reload(&files)?))
-            {
+            match self.renew(&replaceable, is_other.then_some(&trusted)) {
                 Ok(()) if is_other => {
                     tracing::info!(
                         "the certificate authority was changed: certificates and kubeconfigs are up to date"
                     );
-                    trusted.send_modify(|round| *round += 1);
                     authority = found;
                 }
                 Ok(()) => {}
@@ -92,6 +89,22 @@ impl Identities {
                 }
             }
         }
+    }
+
+    /// Kubeconfigs come last: whoever sees a new one finds a server that acts on it already, and makes no
+    /// connection that is then asked to end.
+    fn renew(
+        &self,
+        replaceable: &Replaceable,
+        trusted: Option<&watch::Sender<u64>>,
+    ) -> Result<(), StartError> {
+        let certificates = self.make()?;
+        replaceable.reload(&certificates.files)?;
+        if let Some(trusted) = trusted {
+            trusted.send_modify(|round| *round += 1);
+        }
+        self.hand_out(&certificates)?;
+        Ok(())
     }
 
     /// Which files the authority is in; a replaced file is another one.
@@ -117,7 +130,8 @@ impl Identities {
             .collect()
     }
 
-    fn write(&self) -> Result<(TlsFiles, PathBuf), StartError> {
+    /// Makes the server's own certificates where they are missing or about to end.
+    fn make(&self) -> Result<Certificates, StartError> {
         let now = SystemTime::now();
         let pki = Pki::open(&self.data_dir.join("pki"), now)?;
         let (certificate, key) = match &self.own_files {
@@ -134,25 +148,39 @@ impl Identities {
             })?,
             None => pki.ca_pem().to_owned(),
         };
-        if let Some(root_ca) = &self.root_ca {
-            root_ca.send_if_modified(|known| {
-                let changed = *known != serving_ca;
-                known.clone_from(&serving_ca);
-                changed
-            });
-        }
         pki.client(node_client::STEM, &node_client::identity(), now)?;
         let mut client_authorities = vec![pki.ca_path()];
         client_authorities.extend(self.client_ca_file.clone());
-        let url = kubeconfig::local_url(self.address);
-        let roles = kubeconfig::write_roles(&pki, &self.data_dir, &url, &serving_ca, now)?;
-        Ok((
-            TlsFiles {
+        Ok(Certificates {
+            pki,
+            serving_ca,
+            files: TlsFiles {
                 certificate,
                 key,
                 client_authorities,
             },
-            roles.admin,
-        ))
+        })
     }
+
+    /// Tells clients by which authority the server is known, and returns the administrator's kubeconfig.
+    fn hand_out(&self, made: &Certificates) -> Result<PathBuf, StartError> {
+        if let Some(root_ca) = &self.root_ca {
+            root_ca.send_if_modified(|known| {
+                let changed = *known != made.serving_ca;
+                known.clone_from(&made.serving_ca);
+                changed
+            });
+        }
+        let url = kubeconfig::local_url(self.address);
+        let now = SystemTime::now();
+        let roles = kubeconfig::write_roles(&made.pki, &self.data_dir, &url, &made.serving_ca, now)?;
+        Ok(roles.admin)
+    }
+}
+
+/// The authority and what the server itself shows.
+struct Certificates {
+    pki: Pki,
+    serving_ca: String,
+    files: TlsFiles,
 }

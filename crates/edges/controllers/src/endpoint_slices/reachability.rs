@@ -114,13 +114,13 @@ impl Peers {
         let (severity, reason, change, message) = match gone {
             true => (
                 Severity::Warning,
-                "TrafficWithdrawn",
+                peers::WITHDRAWN,
                 "withdrawn",
                 format!("Services send no traffic to the pods of {node}: {votes}"),
             ),
             false => (
                 Severity::Normal,
-                "TrafficRestored",
+                peers::RESTORED,
                 "restored",
                 format!("Services send traffic to the pods of {node} again: {votes}"),
             ),

@@ -8,6 +8,7 @@ mod paths;
 mod question;
 mod read;
 mod verify;
+mod withdrawn;
 
 use pointsman_dataplane::claims::destinations;
 use pointsman_dataplane::select::Verdict;
@@ -19,6 +20,7 @@ use serde::Serialize;
 pub use question::{BadQuestion, Question};
 pub use read::{Cluster, ExplainError, read};
 pub use verify::verify;
+pub use withdrawn::withdrawn;
 
 use paths::Rules;
 

@@ -36,6 +36,7 @@ pub fn defaults() -> Vec<Value> {
         cluster_role("system:kubelet-api-admin", kubelet_client_rules()),
         cluster_role("system:pointsman-controllers", controller_rules()),
         cluster_role("system:pointsman-sli", sli_rules()),
+        cluster_role("system:pointsman-dns", dns_rules()),
     ]);
     objects.extend([
         bind("cluster-admin", "cluster-admin", &[("Group", MASTERS)]),
@@ -79,6 +80,11 @@ pub fn defaults() -> Vec<Value> {
             "system:pointsman-sli",
             "system:pointsman-sli",
             &[("User", "system:pointsman-sli")],
+        ),
+        bind(
+            "system:pointsman-dns",
+            "system:pointsman-dns",
+            &[("User", "system:pointsman-dns")],
         ),
     ]);
     objects.extend(leader_election());
@@ -411,6 +417,16 @@ fn sli_rules() -> Vec<Value> {
         // The latency profile and how far it is rolled out.
         rule(&["config.openshift.io"], &["nodes"], READ),
         rule(&["", EVENTS], &["events"], &["create", "patch"]),
+    ]
+}
+
+fn dns_rules() -> Vec<Value> {
+    vec![
+        rule(&[""], &["services"], LIST_WATCH),
+        rule(&[DISCOVERY], &["endpointslices"], LIST_WATCH),
+        // Who reads its metrics is for the server to say.
+        rule(&[AUTHENTICATION], &["tokenreviews"], &["create"]),
+        rule(&[AUTHORIZATION], &["subjectaccessreviews"], &["create"]),
     ]
 }
 

@@ -56,6 +56,8 @@ pub struct RoleFiles {
     pub proxy: PathBuf,
     /// The SLI role.
     pub sli: PathBuf,
+    /// The DNS role.
+    pub dns: PathBuf,
 }
 
 /// Writes the kubeconfig of every fixed role: `admin.kubeconfig` in `data_dir`, the others in its
@@ -82,6 +84,7 @@ pub fn write_roles(
         )?,
         proxy: write(dir.join("proxy.kubeconfig"), "proxy", Identity::proxy())?,
         sli: write(dir.join("sli.kubeconfig"), "sli", Identity::sli())?,
+        dns: write(dir.join("dns.kubeconfig"), "dns", Identity::dns())?,
     })
 }
 
@@ -138,7 +141,14 @@ mod tests {
         let server = local_url("0.0.0.0:6443".parse().unwrap());
         let roles = write_roles(&pki, data_dir.path(), &server, pki.ca_pem(), now).unwrap();
         let node = write_node(&pki, data_dir.path(), "n1", &server, pki.ca_pem(), now).unwrap();
-        for path in [&roles.admin, &roles.controllers, &roles.proxy, &roles.sli, &node] {
+        for path in [
+            &roles.admin,
+            &roles.controllers,
+            &roles.proxy,
+            &roles.sli,
+            &roles.dns,
+            &node,
+        ] {
             assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
         }
         let config: Value = serde_saphyr::from_str(&fs::read_to_string(&roles.admin).unwrap()).unwrap();

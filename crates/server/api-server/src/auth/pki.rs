@@ -103,6 +103,11 @@ impl Identity {
     pub fn sli() -> Self {
         Self::new("system:pointsman-sli", &[])
     }
+
+    /// The DNS role.
+    pub fn dns() -> Self {
+        Self::new("system:pointsman-dns", &[])
+    }
 }
 
 /// A certificate and its private key, both PEM.

@@ -185,6 +185,16 @@ fn each_role_has_what_it_needs_and_not_more() {
             ("delete", "events@x"),
         ],
     );
+    check(
+        &user(&Identity::dns()),
+        &[("list", "services"), ("watch", "endpointslices.discovery")],
+        &[
+            ("list", "pods"),
+            ("update", "services@x"),
+            ("get", "configmaps@x"),
+            ("get", "/metrics"),
+        ],
+    );
 }
 
 #[test]
@@ -311,5 +321,5 @@ fn no_role_of_this_program_has_a_wildcard_and_only_nodes_may_read_secrets() {
         );
         checked += 1;
     }
-    assert_eq!(checked, 5);
+    assert_eq!(checked, 6);
 }
