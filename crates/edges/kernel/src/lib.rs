@@ -15,6 +15,7 @@ pub mod ipvs;
 pub mod memory;
 pub mod nftables_backend;
 pub mod others;
+pub mod resets;
 pub mod sysctl;
 
 mod clean_up;

@@ -12,7 +12,7 @@ use pointsman_dataplane::{Batch, Change, Effort, Look, ProgramError, Programmer,
 use pointsman_model::{Address, Protocol};
 use pointsman_netlink::nft::{Generation, Name, Op, Transaction};
 use pointsman_netlink_io::{Buffers, Client, CommitError, RequestError};
-use pointsman_nft::{Inventory, Planner, Records, SetId, TABLE, TableSettings, family};
+use pointsman_nft::{Inventory, Planner, RESETS, Records, SetId, TABLE, TableSettings, family};
 
 use crate::clean_up::{Holders, clean_up_iptables};
 use crate::commits::{Commits, Drift, NF_TABLES, unreadable};
@@ -72,7 +72,7 @@ impl<A: Address> NftablesBackend<A> {
 
     /// Removes everything of ours.
     pub fn clean_up(&mut self) -> Result<(), ProgramError> {
-        self.remove_table(TABLE)?;
+        self.clean_up_own()?;
         self.remove_table(PREDECESSOR)?;
         Ok(())
     }
@@ -85,8 +85,9 @@ impl<A: Address> NftablesBackend<A> {
         })
     }
 
-    /// Removes our table alone.
+    /// Removes what only we make.
     pub fn clean_up_own(&mut self) -> Result<(), ProgramError> {
+        self.remove_table(RESETS)?;
         self.remove_table(TABLE).map(drop)
     }
 

@@ -1,0 +1,180 @@
+//! How do connections end whose other side is on a node that is gone?
+//!
+//! The kernel answers their packets with a reset ([`Resets::answer_for`]). A client that only waits sends none, so it is
+//! made to ([`Waker`]): a SYN/ACK on the connection's way back belongs to no connection that is open, and by RFC 5961 the
+//! client says with an acknowledgement where the connection stands. That packet meets the reset, which therefore carries
+//! the number that the client expects; nobody has to guess it.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use pointsman_dataplane::ProgramError;
+use pointsman_model::{Address, Cidr, IpFamily};
+use pointsman_netlink::conntrack::{Flow, Tuple};
+use pointsman_netlink_io::{Buffers, Client, Conntrack, RequestError};
+use pointsman_nft::{RESETS, family, reset_connections};
+use rustix::net::{AddressFamily, Protocol, SendFlags, SocketFlags, SocketType, sendto, socket_with};
+
+use crate::commits::{Commits, NF_TABLES, unreadable};
+
+const TCP: u8 = 6;
+/// Packets with headers of our own; the number of no protocol.
+const RAW: u32 = 255;
+const SYN_ACK: u8 = 0x12;
+
+/// The table that answers, of one family, in the network namespace of the thread that made the value.
+#[derive(Debug)]
+pub struct Resets {
+    client: Client,
+    commits: Commits,
+}
+
+impl Resets {
+    /// Connects to the kernel.
+    pub fn open(commits: Commits) -> Result<Self, ProgramError> {
+        let client = Client::open(Buffers::default()).map_err(|error| ProgramError::Missing {
+            program: NF_TABLES.to_owned(),
+            source: io::Error::other(error),
+        })?;
+        Ok(Self { client, commits })
+    }
+
+    /// Answers packets to these ranges from now on, and to no others. Returns whether anything was written.
+    pub fn answer_for<A: Address>(&mut self, ranges: &[Cidr<A>]) -> Result<bool, ProgramError> {
+        let family = family::<A>();
+        let tables = self.client.tables(family).map_err(unreadable)?;
+        if ranges.is_empty() && !tables.iter().any(|table| table.name == RESETS) {
+            return Ok(false);
+        }
+        let transaction = reset_connections(ranges);
+        self.client
+            .commit(std::slice::from_ref(&transaction), None)
+            .map_err(|error| ProgramError::Io {
+                program: NF_TABLES.to_owned(),
+                source: io::Error::other(error),
+            })?;
+        self.commits.add(1);
+        Ok(true)
+    }
+}
+
+/// Makes clients that wait for somebody on a node that is gone send a packet.
+#[derive(Debug)]
+pub struct Waker {
+    flows: Conntrack,
+    socket: OwnedFd,
+    family: IpFamily,
+}
+
+impl Waker {
+    /// Connects to the connection tracker, and opens a socket for which CAP_NET_RAW is needed.
+    pub fn open(family: IpFamily) -> io::Result<Self> {
+        let domain = match family {
+            IpFamily::V4 => AddressFamily::INET,
+            IpFamily::V6 => AddressFamily::INET6,
+        };
+        let protocol = std::num::NonZeroU32::new(RAW).map(Protocol::from_raw);
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(domain, SocketType::RAW, flags, protocol);
+        Ok(Self {
+            flows: Conntrack::open(Buffers::default()).map_err(io::Error::other)?,
+            socket: socket?,
+            family,
+        })
+    }
+
+    /// Wakes the clients of these ranges; returns how many there are. The kernel walks all flows once, so this belongs on
+    /// a thread of its own.
+    pub fn wake<A: Address>(&mut self, ranges: &[Cidr<A>]) -> Result<usize, RequestError> {
+        let family = match self.family {
+            IpFamily::V4 => 2,
+            IpFamily::V6 => 10,
+        };
+        let like = Tuple {
+            protocol: TCP,
+            ..Tuple::default()
+        };
+        let (mut woken, socket) = (0, &self.socket);
+        self.flows.visit(family, &like, &mut |flow| {
+            let Some([from, to]) = way_back(&flow) else { return };
+            let gone =
+                A::narrow(from.ip()).is_some_and(|from| ranges.iter().any(|range| range.contains(from)));
+            if gone {
+                // What cannot be sent now is lost, as it can be on the way; there is a next time.
+                let to_host = SocketAddr::new(to.ip(), 0);
+                let sent = sendto(socket, &syn_ack(from, to), SendFlags::empty(), &to_host);
+                woken += usize::from(sent.is_ok());
+            }
+        })?;
+        Ok(woken)
+    }
+}
+
+/// From whom and to whom the answers of a connection go.
+fn way_back(flow: &Flow) -> Option<[SocketAddr; 2]> {
+    let Tuple {
+        source,
+        destination,
+        source_port,
+        destination_port,
+        protocol,
+    } = flow.reply;
+    (protocol == TCP).then_some(())?;
+    Some([
+        SocketAddr::new(source?, source_port?),
+        SocketAddr::new(destination?, destination_port?),
+    ])
+}
+
+/// The packet with its header. The kernel adds the checksum of the header of IPv4.
+fn syn_ack(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
+    let mut tcp = [0u8; 20];
+    tcp[0..2].copy_from_slice(&from.port().to_be_bytes());
+    tcp[2..4].copy_from_slice(&to.port().to_be_bytes());
+    // The header's length in words of four bytes; sequence numbers do not matter.
+    tcp[12] = 5 << 4;
+    tcp[13] = SYN_ACK;
+    let addresses: Vec<u8> = [from.ip(), to.ip()]
+        .iter()
+        .flat_map(|address| match address {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        })
+        .collect();
+    let sum = checksum(&[&addresses, &[0, TCP, 0, tcp.len() as u8], &tcp]);
+    tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+    let mut packet = match from.ip() {
+        IpAddr::V4(_) => {
+            let mut header = vec![0u8; 12];
+            header[0] = 4 << 4 | 5;
+            header[3] = 40;
+            header[8] = 64;
+            header[9] = TCP;
+            header
+        }
+        IpAddr::V6(_) => {
+            let mut header = vec![0u8; 8];
+            header[0] = 6 << 4;
+            header[5] = tcp.len() as u8;
+            header[6] = TCP;
+            header[7] = 64;
+            header
+        }
+    };
+    packet.extend(addresses);
+    packet.extend(tcp);
+    packet
+}
+
+/// The checksum of the Internet over parts that each have an even length.
+fn checksum(parts: &[&[u8]]) -> u16 {
+    let pairs = parts.iter().flat_map(|part| part.chunks_exact(2));
+    let mut sum: u32 = pairs
+        .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
+        .sum();
+    while sum >> 16 != 0 {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
