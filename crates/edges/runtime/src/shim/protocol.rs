@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::mounts::Share;
-use crate::{ExecEnd, Security, StartFailure, User};
+use crate::{ExecEnd, Security, StartFailure};
 
 /// Names of files in a container's directory.
 pub mod file {
@@ -33,6 +33,15 @@ pub mod file {
     pub const ROOT: &str = "root";
 }
 
+/// Who a program runs as.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ids {
+    pub uid: u32,
+    pub gid: u32,
+    /// The supplementary groups.
+    pub groups: Vec<u32>,
+}
+
 /// Everything a shim needs to know.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Launch {
@@ -43,7 +52,7 @@ pub struct Launch {
     /// The directory the program starts in.
     pub working_dir: PathBuf,
     /// Who it runs as.
-    pub user: User,
+    pub user: Ids,
     /// What it is kept from.
     pub security: Security,
     /// What `hostname` says.
