@@ -13,6 +13,7 @@
 
 mod apart;
 pub mod claim;
+pub mod containers;
 mod demo;
 mod dns;
 pub mod down;
