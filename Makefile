@@ -199,6 +199,11 @@ bench-nodes: deps ## Measure what heartbeats of 5,000 nodes cost
 	$(CARGO) build --locked --release --bin pointsman
 	$(BENCH) nodes -- target/release/pointsman
 
+.PHONY: bench-dns
+bench-dns: ## Measure how many names are answered on one core, and how soon after a change
+	$(CARGO) build --locked --release --bin pointsman
+	$(BENCH) dns -- target/release/pointsman
+
 .PHONY: sim-profiles
 sim-profiles: ## Simulate latency profiles and the ways between them (SEEDS=120000)
 	$(CARGO) build --locked --release -p pointsman-sim
