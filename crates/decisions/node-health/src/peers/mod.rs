@@ -8,10 +8,12 @@
 //! ([`rings`] says whom, [`suspicion`] what their silence means) and writes whom it does not reach into
 //! its own Lease. [`verdict`] folds these opinions into nodes whose endpoints get no traffic.
 
+mod renewals;
 pub mod rings;
 pub mod suspicion;
 pub mod verdict;
 
+pub use renewals::Renewals;
 pub use rings::Rings;
 pub use suspicion::{Observer, Thresholds};
 pub use verdict::{Change, Limits, Reachability, Votes};

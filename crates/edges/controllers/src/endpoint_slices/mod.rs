@@ -265,9 +265,9 @@ impl Owner {
                 self.observe(event);
             }
             Input::Lease(lease) => {
-                let now = self.start.elapsed();
+                let (wall, now) = (self.now().moment, self.start.elapsed());
                 if let Some(peers) = &mut self.peers {
-                    peers.lease(&lease, now);
+                    peers.lease(&lease, wall, now);
                 }
             }
             Input::LeaseGone(name) => {

@@ -4,8 +4,8 @@
 //! and counted. Pods, conditions, taints and evictions are node lifecycle's and stay as they are.
 
 use pointsman_api_client::events::{News, Recorder, Severity, Subject};
-use pointsman_model::Text;
-use pointsman_node_health::peers::{Change, Limits, Reachability, Votes};
+use pointsman_model::{Moment, Text};
+use pointsman_node_health::peers::{Change, Limits, Reachability, Renewals, Votes};
 use pointsman_objects::{Lease, Node};
 use pointsman_protocol::peers;
 use pointsman_telemetry::{Counter, Definition, Family, Gauge, Registry};
@@ -49,6 +49,7 @@ impl Metrics {
 /// The fold, and what it is told with.
 pub(super) struct Peers {
     fold: Reachability,
+    renewals: Renewals,
     recorder: Recorder,
     metrics: Metrics,
 }
@@ -57,6 +58,7 @@ impl Peers {
     pub fn new(recorder: Recorder, metrics: Metrics) -> Self {
         Self {
             fold: Reachability::new(Limits::default()),
+            renewals: Renewals::default(),
             recorder,
             metrics,
         }
@@ -76,8 +78,16 @@ impl Peers {
         self.fold.remove_node(name);
     }
 
-    pub fn lease(&mut self, lease: &Lease, now: Duration) {
+    /// What a Lease says, delivered when our clock says `wall`.
+    pub fn lease(&mut self, lease: &Lease, wall: Moment, now: Duration) {
         let name = &lease.metadata.name;
+        let renewed = lease.spec.renew_time.map(|time| Moment(time.0.as_microsecond()));
+        if !self
+            .renewals
+            .observe(name, renewed, wall, Limits::default().fresh)
+        {
+            return;
+        }
         match lease.metadata.annotations.get(peers::ANNOTATION) {
             Some(text) => self.fold.observe_opinions(name, peers::decode(text), now),
             None => self.fold.remove_opinions(name),
@@ -85,6 +95,7 @@ impl Peers {
     }
 
     pub fn lease_gone(&mut self, name: &str) {
+        self.renewals.remove(name);
         self.fold.remove_opinions(name);
     }
 
