@@ -7,4 +7,5 @@ mod periods;
 mod probes;
 mod restart;
 mod security;
+mod streams;
 mod trust;

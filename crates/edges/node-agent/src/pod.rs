@@ -8,6 +8,7 @@
 use crate::agent::{FoundLog, Input, LogError};
 use crate::metrics::Metrics;
 use crate::probing::Followed;
+use crate::streams::Place;
 use crate::tokens::Tokens;
 use crate::work::{Files, Job, Tools};
 use pointsman_api_client::backoff::Backoff;
@@ -295,6 +296,25 @@ impl Managed {
             path: path.clone(),
             alive: follower.subscribe(),
         })
+    }
+
+    /// Where it runs, or one of its containers.
+    pub(crate) fn place(&self, uid: Arc<str>, container: Option<&str>) -> Result<Place, LogError> {
+        let Some(name) = container else {
+            return Ok(Place { uid, run: 0 });
+        };
+        if self.manifest.container(name).is_none() {
+            let message = format!("container {name:?} in pod {:?} is not available", self.name());
+            return Err(LogError::NotFound(message));
+        }
+        let run = self.machine.running(name);
+        let run = run.ok_or_else(|| {
+            LogError::NotYet(format!(
+                "container {name:?} in pod {:?} is not running",
+                self.name()
+            ))
+        })?;
+        Ok(Place { uid, run })
     }
 
     /// Tells readers of logs which runs have ended.

@@ -19,6 +19,7 @@ pub mod protocol;
 pub mod root;
 pub mod seccomp;
 pub mod serve;
+pub mod streams;
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -132,6 +133,8 @@ fn start(directory: &Path, lock: OwnedFd) -> Result<Shim, Failure> {
         user: &launch.user,
         security: &launch.security,
         members: members.map_err(setup("joining the cgroup"))?,
+        stdin: None,
+        has_terminal: false,
         stdout: stdout_end,
         stderr: stderr_end,
     };
@@ -243,10 +246,22 @@ fn unshare(flags: UnshareFlags) -> io::Result<()> {
 fn pipe(launch: &Launch) -> io::Result<(OwnedFd, OwnedFd)> {
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     rustix::io::ioctl_fionbio(&read, true)?;
+    give_to_user(launch, &write)?;
+    Ok((read, write))
+}
+
+/// A pipe that the container's user may open again as `/dev/stdin`.
+fn input(launch: &Launch) -> io::Result<(OwnedFd, OwnedFd)> {
+    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    rustix::io::ioctl_fionbio(&write, true)?;
+    give_to_user(launch, &read)?;
+    Ok((read, write))
+}
+
+fn give_to_user(launch: &Launch, stream: &OwnedFd) -> io::Result<()> {
     let (uid, gid) = (launch.user.uid, launch.user.gid);
     let owner = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
-    rustix::fs::fchown(&write, Some(owner.0), Some(owner.1))?;
-    Ok((read, write))
+    Ok(rustix::fs::fchown(stream, Some(owner.0), Some(owner.1))?)
 }
 
 /// Blocks all signals, so that none ends the shim, and returns a descriptor that reports ended children.

@@ -3,7 +3,8 @@
 //! The agent writes a [`Launch`] into the container's directory and starts the shim, which answers with
 //! one [`Report`] on its standard output. From then on the shim listens on a socket in that directory. A
 //! connection carries one [`Request`] and one [`Reply`], each a frame: its length in four bytes, low byte
-//! first, then JSON. The output of an exec follows its reply as it is.
+//! first, then JSON. The output of an exec follows its reply as it is. Descriptors of streams come with
+//! [`Reply::Opened`]; the connection then stays open, and what was started goes with it.
 
 use std::io;
 use std::path::PathBuf;
@@ -144,6 +145,15 @@ pub enum Request {
         /// Bytes of output to keep.
         output_cap: usize,
     },
+    /// Run a command whose streams the agent holds. It is killed when the connection ends.
+    Open {
+        /// The program and its arguments.
+        command: Vec<String>,
+        /// Whether there is input.
+        stdin: bool,
+        /// Whether it has a terminal, which is all of its streams.
+        tty: bool,
+    },
 }
 
 /// What the shim answers.
@@ -163,6 +173,9 @@ pub enum Reply {
         /// How many bytes follow.
         output_len: usize,
     },
+    /// To [`Request::Open`], with descriptors: the terminal, or input (if there is one), output, errors. Followed by
+    /// [`Reply::Exec`] without output at the end.
+    Opened,
     /// The command could not be started.
     CannotStart {
         /// What was wrong.

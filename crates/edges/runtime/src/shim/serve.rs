@@ -15,8 +15,10 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, wait};
 
 use super::exec::{Asked, Exec, Slots};
+use super::failure::Failure;
 use super::log::{Lines, LogFile, timestamp};
 use super::protocol::{Launch, Reply, Request, Running, decode, encode, file};
+use super::streams::{self, Streams};
 use crate::cgroup::Cgroup;
 use crate::{Exit, ExitCause};
 
@@ -137,6 +139,14 @@ impl Shim {
         let now = Instant::now();
         for exec in &mut self.execs {
             exec.expire(&self.slots, now);
+        }
+        // Nobody reads what a held command says when its connection has ended.
+        for connection in self.connections.iter().filter(|connection| connection.is_closed) {
+            let its = |exec: &&Exec| exec.is_held && exec.connection == connection.number;
+            self.execs
+                .iter()
+                .filter(its)
+                .for_each(|exec| exec.kill(&self.slots));
         }
         self.connections.retain(|connection| !connection.is_closed);
     }
@@ -289,15 +299,44 @@ impl Shim {
                 let groups = (self.parts.cgroup.as_ref(), self.parts.limits.as_slice());
                 match Exec::start(&asked, launch, groups, &mut self.slots, Instant::now()) {
                     Ok(exec) => return self.execs.push(exec),
-                    Err(failure) => Reply::CannotStart {
-                        reason: failure.reason,
-                        message: failure.message,
-                    },
+                    Err(failure) => cannot_start(failure),
                 }
             }
+            Request::Open { command, stdin, tty } => match self.open(&command, stdin, tty, connection) {
+                Ok(held) => return self.hand_over(connection, &held),
+                Err(failure) => cannot_start(failure),
+            },
         };
         if let Ok(answer) = encode(&reply) {
             self.answer(connection, &answer);
+        }
+    }
+
+    /// Starts a command and returns the other ends of its streams.
+    fn open(
+        &mut self,
+        command: &[String],
+        stdin: bool,
+        tty: bool,
+        connection: u64,
+    ) -> Result<Vec<OwnedFd>, Failure> {
+        let launch = &self.parts.launch;
+        let groups = (self.parts.cgroup.as_ref(), self.parts.limits.as_slice());
+        let (streams, held) = match tty {
+            true => Streams::terminal(launch).map(|(streams, master)| (streams, vec![master]))?,
+            false => Streams::piped(launch, stdin)?,
+        };
+        let exec = Exec::open(command, connection, launch, groups, &mut self.slots, streams)?;
+        self.execs.push(exec);
+        Ok(held)
+    }
+
+    fn hand_over(&mut self, connection: u64, held: &[OwnedFd]) {
+        let mut connections = self.connections.iter_mut();
+        if let Some(connection) = connections.find(|candidate| candidate.number == connection) {
+            let sent =
+                encode(&Reply::Opened).and_then(|reply| streams::hand_over(&connection.stream, &reply, held));
+            connection.is_closed |= sent.is_err();
         }
     }
 
@@ -385,6 +424,13 @@ impl Shim {
             .read_to_end(&mut bytes)
             .ok()?;
         (!bytes.is_empty()).then(|| String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+fn cannot_start(failure: Failure) -> Reply {
+    Reply::CannotStart {
+        reason: failure.reason,
+        message: failure.message,
     }
 }
 
