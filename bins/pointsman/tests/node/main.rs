@@ -8,4 +8,5 @@ mod probes;
 mod restart;
 mod security;
 mod streams;
+mod streams_raw;
 mod trust;

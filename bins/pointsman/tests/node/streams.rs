@@ -288,3 +288,56 @@ fn streams_are_for_those_who_may_create_them() {
         http.get(&path).await.refused(400, "BadRequest");
     });
 }
+
+#[test]
+fn clients_attach_to_a_program_that_reads_and_to_one_that_does_not() {
+    on_a_node(async |lab| {
+        for websocket in CARRIERS {
+            let name = format!("reader-{websocket}");
+            let script = "while read line; do echo got $line; done; echo bye >&2; sleep 0.5; exit 4";
+            let program = json!({ "command": ["sh", "-c", script], "stdin": true, "stdinOnce": true });
+            lab.pod(&name, program).await;
+            lab.ready(&name).await;
+            let output = run(lab, websocket, &["attach", "-i", &name], b"one\ntwo\n").await;
+            let (code, out, errors) = said(&output);
+            assert_eq!((code, out.as_str()), (Some(0), "got one\ngot two\n"), "{errors}");
+            assert!(errors.contains("bye\n"), "{errors}");
+            // Its output is in the log all the same.
+            let log = lab.kubectl(&["logs", &name, "--previous"]).await;
+            assert!(log.contains("got two\n"), "{log}");
+
+            let name = format!("shell-{websocket}");
+            let program = json!({ "command": ["sh"], "stdin": true, "tty": true });
+            lab.pod(&name, program).await;
+            lab.ready(&name).await;
+            let mut script = Command::new("script");
+            for (name, value) in kubectl(lab, websocket, &[]).as_std().get_envs() {
+                script.env(name, value.unwrap_or_default());
+            }
+            script.args(["-qefc", &format!("kubectl attach -it {name}"), "/dev/null"]);
+            let mut script = script
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut stdin = script.stdin.take().unwrap();
+            stdin.write_all(b"echo $((6*7)) $TERM\nexit\n").await.unwrap();
+            let output = script.wait_with_output().await.unwrap();
+            assert!(said(&output).1.contains("42 xterm\r\n"), "{output:?}");
+        }
+        sleeper(lab, "deaf").await;
+        let output = run(lab, "true", &["attach", "-i", "deaf"], b"hello").await;
+        let errors = said(&output).2;
+        assert!(
+            errors.contains("reads no input: its spec does not have stdin"),
+            "{errors}"
+        );
+        // Ephemeral containers are another matter.
+        let output = run(lab, "true", &["debug", "deaf", "--image=host", "--", "true"], b"").await;
+        let errors = said(&output).2;
+        assert!(
+            errors.contains("ephemeral containers are disabled for this cluster"),
+            "{errors}"
+        );
+    });
+}

@@ -33,6 +33,8 @@ use crate::unverified::{CertificateFiles, Proof, with_any_certificate};
 
 /// How long a server may take to accept a connection, and for its part of a TLS handshake.
 const CONNECT: Duration = Duration::from_secs(5);
+/// How long a server may take until the head of its answer to a request that is passed on.
+const ANSWER: Duration = Duration::from_secs(30);
 /// Longest line of a stream.
 const LINE: usize = 64 << 10;
 
@@ -241,15 +243,14 @@ impl Target {
         self.bounded(within, self.ask(path, &[])).await
     }
 
-    /// Asks with these headers, which may ask for an upgrade; the head of the answer has to come within a time. If the
+    /// Passes a request on, which may ask for an upgrade; the head of the answer has to come within half a minute. If the
     /// answer says yes, what follows is in its extensions as [`OnUpgrade`](hyper::upgrade::OnUpgrade).
-    pub async fn upgrade(
+    pub async fn pass(
         &self,
         method: Method,
         path: &str,
         headers: HeaderMap,
         body: Bytes,
-        within: Duration,
     ) -> Result<Response<Incoming>, ClientError> {
         let authority = self.authority();
         let asked = async {
@@ -266,7 +267,7 @@ impl Target {
             tokio::spawn(connection.with_upgrades());
             sender.send_request(request).await.map_err(failed)
         };
-        self.bounded(within, asked).await
+        self.bounded(ANSWER, asked).await
     }
 
     async fn bounded<T>(

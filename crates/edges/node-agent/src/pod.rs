@@ -10,6 +10,7 @@ use crate::metrics::Metrics;
 use crate::probing::Followed;
 use crate::streams::Place;
 use crate::tokens::Tokens;
+use crate::translate::attachable;
 use crate::work::{Files, Job, Tools};
 use pointsman_api_client::backoff::Backoff;
 use pointsman_api_client::{ApiError, DeleteOptions, Patch, Resource};
@@ -19,6 +20,7 @@ use pointsman_objects::pod::Phase;
 use pointsman_objects::pod_manifest::PodManifest;
 use pointsman_objects::pod_status::PodStatus;
 use pointsman_pod_lifecycle::{Found, Machine, Now, Settings};
+use pointsman_runtime::Attachable;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -301,12 +303,16 @@ impl Managed {
     /// Where it runs, or one of its containers.
     pub(crate) fn place(&self, uid: Arc<str>, container: Option<&str>) -> Result<Place, LogError> {
         let Some(name) = container else {
-            return Ok(Place { uid, run: 0 });
+            return Ok(Place {
+                uid,
+                run: 0,
+                attachable: Attachable::default(),
+            });
         };
-        if self.manifest.container(name).is_none() {
+        let Some(container) = self.manifest.container(name) else {
             let message = format!("container {name:?} in pod {:?} is not available", self.name());
             return Err(LogError::NotFound(message));
-        }
+        };
         let run = self.machine.running(name);
         let run = run.ok_or_else(|| {
             LogError::NotYet(format!(
@@ -314,7 +320,11 @@ impl Managed {
                 self.name()
             ))
         })?;
-        Ok(Place { uid, run })
+        Ok(Place {
+            uid,
+            run,
+            attachable: attachable(container),
+        })
     }
 
     /// Tells readers of logs which runs have ended.

@@ -7,9 +7,9 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
 use crate::{
-    AddressRange, ContainerId, ContainerSpec, ContainerState, ExecOutcome, ExecRequest, Exit, FileSet,
-    PodState, PodUid, Refusal, RuntimeError, RuntimeEvent, Sandbox, SandboxSpec, Session, SessionRequest,
-    Signal, VolumeName,
+    AddressRange, Attachable, ContainerId, ContainerSpec, ContainerState, ExecOutcome, ExecRequest, Exit,
+    FileSet, PodState, PodUid, Refusal, RuntimeError, RuntimeEvent, Sandbox, SandboxSpec, Session,
+    SessionRequest, Signal, VolumeName,
 };
 
 /// The answer to a request, once it is there.
@@ -55,6 +55,13 @@ pub trait Runtime: Send + Sync {
     fn open(&self, container: &ContainerId, request: SessionRequest) -> Pending<'_, Session> {
         let _ = (container, request);
         refused("run commands with streams")
+    }
+
+    /// Shows what the container's own program writes from now on, and sends it input if it reads any. The program goes on
+    /// when the session is dropped.
+    fn attach(&self, container: &ContainerId, wants: Attachable) -> Pending<'_, Session> {
+        let _ = (container, wants);
+        refused("attach to programs")
     }
 
     /// Connects to a port on a loopback address of the pod's network.

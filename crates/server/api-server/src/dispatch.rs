@@ -327,7 +327,8 @@ async fn authorize(server: &Server, request: &Request, selection: &Selection) ->
     if request.method != Method::GET {
         return Ok(());
     }
-    if target.subresource.is_some_and(Subresource::connects) {
+    let opens = |sub: Subresource| sub.connects() && sub != Subresource::Proxy;
+    if target.subresource.is_some_and(opens) {
         // A WebSocket begins with GET, and lets its client do no less than a POST would.
         server.policy.authorize(&Attributes {
             verb: "create",
@@ -404,6 +405,7 @@ async fn serve_verb(
             write::delete::delete_collection(server, request).await
         }
         (Some(Subresource::Log), &Method::GET, Some(name)) => read::log::read(server, request, name).await,
+        (Some(Subresource::Proxy), _, Some(name)) => connect::proxy::ask(server, request, name).await,
         (Some(subresource), &Method::GET | &Method::POST, Some(name)) if subresource.connects() => {
             connect::streams::open(server, request, name, subresource).await
         }

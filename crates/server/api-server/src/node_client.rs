@@ -76,11 +76,12 @@ impl NodeClient {
         headers: HeaderMap,
     ) -> Result<Response<Incoming>, ApiError> {
         let target = self.target(address)?;
-        let answer = target.upgrade(method, path, headers, Bytes::new(), ANSWER).await;
+        let answer = target.pass(method, path, headers, Bytes::new()).await;
         answer.map_err(|error| ApiError::Unavailable(format!("the node's agent: {error}")))
     }
 
-    fn target(&self, address: SocketAddr) -> Result<Target, ApiError> {
+    /// The agent at an address.
+    pub fn target(&self, address: SocketAddr) -> Result<Target, ApiError> {
         // Read anew each time: such requests are rare, and certificates are renewed.
         let tls = self.tls().map_err(|error| {
             ApiError::Unavailable(format!(

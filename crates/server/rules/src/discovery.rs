@@ -21,6 +21,7 @@ pub fn subresource_verbs(subresource: Subresource) -> &'static [&'static str] {
         Subresource::Finalize => &["update"],
         Subresource::Log => &["get"],
         Subresource::Exec | Subresource::Attach | Subresource::Portforward => &["create", "get"],
+        Subresource::Proxy => &["create", "delete", "get", "patch", "update"],
     }
 }
 
@@ -34,6 +35,11 @@ pub fn subresource_kind(kind: &Kind, subresource: Subresource) -> (&'static str,
         Subresource::Exec => ("", "v1", "PodExecOptions"),
         Subresource::Attach => ("", "v1", "PodAttachOptions"),
         Subresource::Portforward => ("", "v1", "PodPortForwardOptions"),
+        Subresource::Proxy => match kind.kind {
+            "Pod" => ("", "v1", "PodProxyOptions"),
+            "Node" => ("", "v1", "NodeProxyOptions"),
+            _ => ("", "v1", "ServiceProxyOptions"),
+        },
         Subresource::Status | Subresource::Finalize | Subresource::Log | Subresource::Approval => {
             (kind.group, kind.version, kind.kind)
         }

@@ -149,6 +149,8 @@ pub enum Subresource {
     Attach,
     /// Connections to ports in a pod.
     Portforward,
+    /// Requests to a program.
+    Proxy,
 }
 
 impl Subresource {
@@ -166,12 +168,13 @@ impl Subresource {
             Self::Exec => "exec",
             Self::Attach => "attach",
             Self::Portforward => "portforward",
+            Self::Proxy => "proxy",
         }
     }
 
     /// Whether requests are passed on to a program in the cluster.
     pub fn connects(self) -> bool {
-        matches!(self, Self::Exec | Self::Attach | Self::Portforward)
+        matches!(self, Self::Exec | Self::Attach | Self::Portforward | Self::Proxy)
     }
 }
 

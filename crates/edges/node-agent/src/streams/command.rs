@@ -188,7 +188,9 @@ async fn resize(terminal: Option<Arc<dyn Terminal>>, sizes: Option<mpsc::Receive
 
 /// Passes output on until it ends, or until nothing comes after the command has ended.
 async fn pass(reader: Option<Reader>, out: Option<Out>, mut ended: watch::Receiver<bool>) {
-    let Some(mut reader) = reader else { return };
+    let Some(mut reader) = reader else {
+        return close(out).await;
+    };
     let mut buffer = vec![0; PIECE];
     loop {
         let quiet = async {
@@ -208,6 +210,10 @@ async fn pass(reader: Option<Reader>, out: Option<Out>, mut ended: watch::Receiv
             return;
         }
     }
+    close(out).await;
+}
+
+async fn close(out: Option<Out>) {
     if let Some(out) = out {
         let _ = out.send(Vec::new(), true).await;
     }

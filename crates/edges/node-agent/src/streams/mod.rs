@@ -19,7 +19,7 @@ use futures::future::BoxFuture;
 use handshake::Upgrade;
 use http::{Method, Request, Response, StatusCode};
 use pointsman_http::{Body, Incoming, text};
-use pointsman_runtime::{ContainerId, ContainerName, PodUid, Runtime, SessionRequest};
+use pointsman_runtime::{Attachable, ContainerId, ContainerName, PodUid, Runtime, SessionRequest};
 use pointsman_spdy::Frame;
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,6 +69,8 @@ pub(crate) struct Place {
     pub(crate) uid: Arc<str>,
     /// Which run of the container is alive.
     pub(crate) run: u32,
+    /// What that has for clients.
+    pub(crate) attachable: Attachable,
 }
 
 /// Opens streams on this node.
@@ -106,6 +108,7 @@ impl Streams {
     pub(crate) async fn answer(&self, request: Request<Incoming>, parts: &[&str]) -> Response<Body> {
         let answered = match parts {
             ["exec", namespace, pod, container] => self.exec(request, namespace, pod, container).await,
+            ["attach", namespace, pod, container] => self.attach(request, namespace, pod, container).await,
             ["portForward", namespace, pod] => self.forward(request, namespace, pod).await,
             _ => Err(text(StatusCode::NOT_FOUND, "not found")),
         };
@@ -131,6 +134,49 @@ impl Streams {
                     tty: wanted.tty,
                 };
                 let session = runtime.open(&id, request);
+                command::serve(session, client).await;
+            })
+        };
+        self.begin(request, Purpose::Command, move |upgrade, permit| {
+            tokio::spawn(async move {
+                let _permit = permit;
+                command::carry(upgrade, wanted, begin).await;
+            });
+        })
+    }
+
+    async fn attach(
+        &self,
+        request: Request<Incoming>,
+        namespace: &str,
+        pod: &str,
+        container: &str,
+    ) -> Answered {
+        let query = request.uri().query().unwrap_or("");
+        let (wanted, _) = asked(query).map_err(bad_request)?;
+        let place = self.find(namespace, pod, Some(container)).await?;
+        let has = place.attachable;
+        // As the kubelet refuses what the container does not have.
+        if wanted.stdin && !has.stdin {
+            let message = format!(
+                "container {container:?} in pod {pod:?} reads no input: its spec does not have stdin"
+            );
+            return Err(bad_request(message));
+        }
+        if wanted.tty && !has.tty {
+            let message =
+                format!("container {container:?} in pod {pod:?} has no terminal: its spec does not have tty");
+            return Err(bad_request(message));
+        }
+        let id = container_id(&place, container)?;
+        let runtime = self.runtime.clone();
+        let begin = move |client| -> BoxFuture<'static, ()> {
+            Box::pin(async move {
+                let wants = Attachable {
+                    stdin: wanted.stdin,
+                    ..has
+                };
+                let session = runtime.attach(&id, wants);
                 command::serve(session, client).await;
             })
         };

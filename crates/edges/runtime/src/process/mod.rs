@@ -34,9 +34,9 @@ use tokio::sync::watch;
 
 use crate::shim::protocol::Root;
 use crate::{
-    AddressRange, ContainerId, ContainerSpec, ContainerState, Events, ExecOutcome, ExecRequest, Exit,
-    FileSet, Pending, PodState, PodUid, Runtime, RuntimeError, Sandbox, SandboxSpec, Session, SessionRequest,
-    Signal, VolumeName,
+    AddressRange, Attachable, ContainerId, ContainerSpec, ContainerState, Events, ExecOutcome, ExecRequest,
+    Exit, FileSet, Pending, PodState, PodUid, Runtime, RuntimeError, Sandbox, SandboxSpec, Session,
+    SessionRequest, Signal, VolumeName,
 };
 pub use abilities::Abilities;
 use addresses::Addresses;
@@ -215,6 +215,11 @@ impl Runtime for ProcessRuntime {
     fn open(&self, container: &ContainerId, request: SessionRequest) -> Pending<'_, Session> {
         let container = container.clone();
         Box::pin(async move { self.open_in(&container, request).await })
+    }
+
+    fn attach(&self, container: &ContainerId, wants: Attachable) -> Pending<'_, Session> {
+        let container = container.clone();
+        Box::pin(async move { self.attach_to(&container, wants).await })
     }
 
     fn connect(&self, pod: &PodUid, port: u16) -> Pending<'_, TcpStream> {

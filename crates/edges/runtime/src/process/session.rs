@@ -23,7 +23,7 @@ use super::{ProcessRuntime, blocking, control};
 use crate::session::{Reader, Session, SessionRequest, Terminal, Writer};
 use crate::shim::protocol::{Reply, Request, decode, encode};
 use crate::shim::streams::HANDED_MAX;
-use crate::{ContainerId, ExecEnd, Network, PodUid, RuntimeError};
+use crate::{Attachable, ContainerId, ExecEnd, Network, PodUid, RuntimeError};
 
 /// How long a program in a pod may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -34,11 +34,52 @@ impl ProcessRuntime {
         id: &ContainerId,
         request: SessionRequest,
     ) -> Result<Session, RuntimeError> {
-        self.running(id)?;
-        let directory = self.inner.layout.container(id);
         let SessionRequest { command, stdin, tty } = request;
         let asked = Request::Open { command, stdin, tty };
-        let opened = open(&directory, &asked).await;
+        let (streams, stream) = self.hold(id, &asked).await?;
+        let mut session = match tty {
+            true => of_terminal(streams, stdin),
+            false => of_pipes(streams, stdin),
+        };
+        session.end = Box::pin(end(stream, id.clone()));
+        Ok(session)
+    }
+
+    pub(super) async fn attach_to(
+        &self,
+        id: &ContainerId,
+        wants: Attachable,
+    ) -> Result<Session, RuntimeError> {
+        let Attachable { stdin, tty, .. } = wants;
+        let (mut streams, stream) = self.hold(id, &Request::Attach { stdin }).await?;
+        let mut session = match tty {
+            true => {
+                let output = streams.drain(1..).next().map(reader);
+                Session {
+                    stdout: output,
+                    ..of_terminal(streams, stdin)
+                }
+            }
+            false => of_pipes(streams, stdin),
+        };
+        let id = id.clone();
+        session.end = Box::pin(async move {
+            // The shim ends with the container; how that ended, its status says.
+            let _ = end(stream, id).await;
+            Ok(ExecEnd::Exited(0))
+        });
+        Ok(session)
+    }
+
+    /// Asks the shim for streams. They are there as long as the connection is.
+    async fn hold(
+        &self,
+        id: &ContainerId,
+        asked: &Request,
+    ) -> Result<(Vec<Arc<Stream>>, UnixStream), RuntimeError> {
+        self.running(id)?;
+        let directory = self.inner.layout.container(id);
+        let opened = open(&directory, asked).await;
         let (reply, held, stream) =
             opened.map_err(|error| RuntimeError::system(format!("reach the shim of {id}"), error))?;
         match reply {
@@ -51,12 +92,7 @@ impl ProcessRuntime {
         let streams = held.into_iter().map(Stream::new).collect::<io::Result<Vec<_>>>();
         let streams =
             streams.map_err(|error| RuntimeError::system("watch the streams of a command", error))?;
-        let mut session = match tty {
-            true => of_terminal(streams, stdin),
-            false => of_pipes(streams, stdin),
-        };
-        session.end = Box::pin(end(stream, id.clone()));
-        Ok(session)
+        Ok((streams, stream))
     }
 
     /// Connects to a port that something in the pod listens on, on its loopback addresses: what listens on all of them

@@ -63,6 +63,7 @@ pub fn start(program: Program<'_>) -> Result<u32, Failure> {
         .arg0(name)
         .args(&program.command[1..])
         .env_clear()
+        .envs(program.has_terminal.then_some(("TERM", "xterm")))
         .envs(program.env.iter().map(|(name, value)| (name, value)))
         .stdin(program.stdin.map_or_else(Stdio::null, Stdio::from))
         .stdout(program.stdout)

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::mounts::Share;
-use crate::{ExecEnd, Security, StartFailure, User};
+use crate::{Attachable, ExecEnd, Security, StartFailure, User};
 
 /// Names of files in a container's directory.
 pub mod file {
@@ -65,6 +65,9 @@ pub struct Launch {
     pub log: PathBuf,
     /// How large it may grow before it is renamed to `.1`.
     pub log_limit: u64,
+    /// What clients can attach to besides its output.
+    #[serde(default)]
+    pub attachable: Attachable,
 }
 
 /// Where a container's processes are counted and killed.
@@ -154,6 +157,11 @@ pub enum Request {
         /// Whether it has a terminal, which is all of its streams.
         tty: bool,
     },
+    /// Show what the main process writes from now on, until the connection ends.
+    Attach {
+        /// Whether input is sent, too.
+        stdin: bool,
+    },
 }
 
 /// What the shim answers.
@@ -174,7 +182,8 @@ pub enum Reply {
         output_len: usize,
     },
     /// To [`Request::Open`], with descriptors: the terminal, or input (if there is one), output, errors. Followed by
-    /// [`Reply::Exec`] without output at the end.
+    /// [`Reply::Exec`] without output at the end. To [`Request::Attach`]: the terminal or the input, if there is one,
+    /// output, and errors unless there is a terminal.
     Opened,
     /// The command could not be started.
     CannotStart {

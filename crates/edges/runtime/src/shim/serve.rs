@@ -19,8 +19,9 @@ use super::failure::Failure;
 use super::log::{Lines, LogFile, timestamp};
 use super::protocol::{Launch, Reply, Request, Running, decode, encode, file};
 use super::streams::{self, Streams};
+use super::taps::Taps;
 use crate::cgroup::Cgroup;
-use crate::{Exit, ExitCause};
+use crate::{Attachable, Exit, ExitCause, StartFailure};
 
 /// How long the end may wait for processes that do not die at once, as those that wait for a disk.
 const LAST_WAIT: Duration = Duration::from_secs(10);
@@ -51,8 +52,12 @@ pub struct Parts {
     pub limits: Vec<Cgroup>,
     /// Where output goes.
     pub log: LogFile,
-    /// Standard output and standard error.
-    pub outputs: [Output; 2],
+    /// The program's input, for those who attach.
+    pub input: Option<OwnedFd>,
+    /// Standard output and standard error, or the terminal.
+    pub outputs: Vec<Output>,
+    /// Who else reads them.
+    pub taps: Taps,
 }
 
 /// One of the program's outputs.
@@ -147,6 +152,7 @@ impl Shim {
                 .iter()
                 .filter(its)
                 .for_each(|exec| exec.kill(&self.slots));
+            self.parts.taps.close(connection.number);
         }
         self.connections.retain(|connection| !connection.is_closed);
     }
@@ -226,9 +232,16 @@ impl Shim {
                 output.pipe = None;
                 output.lines.finish(&time, &mut lines);
             }
-            Ok(length) => output.lines.feed(&buffer[..length], &time, &mut lines),
+            Ok(length) => {
+                output.lines.feed(&buffer[..length], &time, &mut lines);
+                self.parts.taps.copy(number, &buffer[..length]);
+            }
             Err(error) if is_passing(&error) => {}
-            Err(_) => output.pipe = None,
+            // As a terminal ends.
+            Err(_) => {
+                output.pipe = None;
+                output.lines.finish(&time, &mut lines);
+            }
         }
         self.parts.log.append(&lines, &time);
     }
@@ -306,10 +319,32 @@ impl Shim {
                 Ok(held) => return self.hand_over(connection, &held),
                 Err(failure) => cannot_start(failure),
             },
+            Request::Attach { stdin } => match self.attach(stdin, connection) {
+                Ok(held) => return self.hand_over(connection, &held),
+                Err(error) => cannot_start(Failure::new(StartFailure::Setup, "attaching", error)),
+            },
         };
         if let Ok(answer) = encode(&reply) {
             self.answer(connection, &answer);
         }
+    }
+
+    /// What somebody gets who attaches.
+    fn attach(&mut self, stdin: bool, connection: u64) -> io::Result<Vec<OwnedFd>> {
+        let Attachable { stdin_once, tty, .. } = self.parts.launch.attachable;
+        let mut held = Vec::new();
+        if tty || stdin {
+            // With its last copy the input ends.
+            let input = match stdin_once && !tty {
+                true => self.parts.input.take(),
+                false => self.parts.input.as_ref().map(OwnedFd::try_clone).transpose()?,
+            };
+            held.push(input.ok_or(io::ErrorKind::BrokenPipe)?);
+        }
+        for number in 0..self.parts.outputs.len() {
+            held.push(self.parts.taps.open(connection, number)?);
+        }
+        Ok(held)
     }
 
     /// Starts a command and returns the other ends of its streams.

@@ -249,6 +249,11 @@ fn edit_rules() -> Vec<Value> {
             &["pods/attach", "pods/exec", "pods/portforward"],
             &["create", "get"],
         ),
+        rule(
+            &[""],
+            &["pods/proxy", "services/proxy"],
+            &[&["get"], WRITE].concat(),
+        ),
         // They may read Secrets too.
         rule(&[""], &["secrets"], READ),
         rule(&[""], &["serviceaccounts/token"], &["create"]),

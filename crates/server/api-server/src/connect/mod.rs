@@ -2,8 +2,9 @@
 //!
 //! For exec, attach and port-forward the connection is upgraded and its bytes are passed on as they are: what is said in
 //! them is between the client and the node's agent. Before that the request was authorized, and takes a place among the
-//! streams of its class until it has ended.
+//! streams of its class until it has ended. Through `proxy` a request gets to a program, and its answer to the client.
 
+pub mod proxy;
 pub mod streams;
 
 use crate::reply::Reply;
@@ -64,6 +65,25 @@ fn upgrade_headers(headers: &HeaderMap) -> HeaderMap {
         .iter()
         .filter(|(name, _)| names.contains(&name.as_str()) || name.as_str().starts_with("sec-websocket-"));
     theirs
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
+}
+
+/// Headers without those that are about one connection.
+fn hop_by_hop(headers: &HeaderMap) -> HeaderMap {
+    const NAMES: [&str; 9] = [
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "content-length",
+    ];
+    let lasting = headers.iter().filter(|(name, _)| !NAMES.contains(&name.as_str()));
+    lasting
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect()
 }

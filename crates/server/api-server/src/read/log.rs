@@ -131,7 +131,7 @@ fn path(request: &Request, namespace: &str, pod: &str, container: &str) -> Strin
 }
 
 /// A stream that ends where the agent's answer does, for whatever reason.
-fn passed_on(body: Incoming) -> Body {
+pub fn passed_on(body: Incoming) -> Body {
     let chunks = BodyDataStream::new(body).map(|chunk| chunk.ok());
     let chunks = chunks.take_while(|chunk| std::future::ready(chunk.is_some()));
     Body::stream(Box::pin(chunks.map(Option::<Bytes>::unwrap_or_default)))
