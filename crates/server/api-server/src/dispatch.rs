@@ -19,7 +19,7 @@ use crate::read::select::Selection;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::server::Server;
-use crate::{documents, read, write};
+use crate::{connect, documents, read, write};
 use bytes::Bytes;
 use futures::FutureExt;
 use http::{HeaderMap, Method, Response, header};
@@ -96,6 +96,10 @@ pub async fn handle<B: RequestBody>(
         reply.headers.push((header::CONTENT_ENCODING, "gzip".into()));
         reply.headers.push((header::VARY, "Accept-Encoding".into()));
     }
+    if let Some(tunnel) = reply.tunnel.take() {
+        let held = reply.held.take();
+        tokio::spawn(tunnel.run(server, Box::new(held)));
+    }
     reply.into_response(&audit_id)
 }
 
@@ -125,12 +129,13 @@ async fn serve<B: RequestBody>(
     let method = if head.method == Method::HEAD {
         Method::GET
     } else {
-        head.method
+        head.method.clone()
     };
     let query = Query::parse(head.uri.query().unwrap_or(""));
     let content_type = text(&head.headers, header::CONTENT_TYPE);
     match route(path) {
         Some(Route::Resource(target)) => {
+            let passed_on = target.subresource.is_some_and(Subresource::connects);
             let request = Request {
                 method,
                 target,
@@ -139,6 +144,7 @@ async fn serve<B: RequestBody>(
                 accept: text(&head.headers, header::ACCEPT),
                 content_type: content_type.unwrap_or_default(),
                 body: Bytes::new(),
+                head: passed_on.then(|| Arc::new(head)),
                 work: server.work.tenants.clone(),
                 now: Timestamp::now(),
             };
@@ -293,7 +299,8 @@ async fn within_limits<B: RequestBody>(
     }
     let served = serve_verb(server, &request, options);
     // A log may be followed for hours; like a watch it is not cut short.
-    let streaming = request.target.subresource == Some(Subresource::Log);
+    let subresource = request.target.subresource;
+    let streaming = subresource.is_some_and(|sub| sub == Subresource::Log || sub.connects());
     let served = if request.watches() || streaming {
         served.await
     } else {
@@ -319,6 +326,14 @@ async fn authorize(server: &Server, request: &Request, selection: &Selection) ->
     server.policy.authorize(&attributes)?;
     if request.method != Method::GET {
         return Ok(());
+    }
+    let opens = |sub: Subresource| sub.connects() && sub != Subresource::Proxy;
+    if target.subresource.is_some_and(opens) {
+        // A WebSocket begins with GET, and lets its client do no less than a POST would.
+        server.policy.authorize(&Attributes {
+            verb: "create",
+            ..attributes
+        })?;
     }
     if !node_restriction::applies(&request.user) {
         return Ok(());
@@ -390,6 +405,10 @@ async fn serve_verb(
             write::delete::delete_collection(server, request).await
         }
         (Some(Subresource::Log), &Method::GET, Some(name)) => read::log::read(server, request, name).await,
+        (Some(Subresource::Proxy), _, Some(name)) => connect::proxy::ask(server, request, name).await,
+        (Some(subresource), &Method::GET | &Method::POST, Some(name)) if subresource.connects() => {
+            connect::streams::open(server, request, name, subresource).await
+        }
         (Some(Subresource::Token), &Method::POST, Some(name)) => {
             accounts::issue::issue(server, request, name).await
         }

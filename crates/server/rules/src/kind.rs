@@ -143,6 +143,14 @@ pub enum Subresource {
     Approval,
     /// Issues a token of a service account.
     Token,
+    /// A command in a container, with its streams.
+    Exec,
+    /// The streams of a container's own program.
+    Attach,
+    /// Connections to ports in a pod.
+    Portforward,
+    /// Requests to a program.
+    Proxy,
 }
 
 impl Subresource {
@@ -157,7 +165,16 @@ impl Subresource {
             Self::Log => "log",
             Self::Approval => "approval",
             Self::Token => "token",
+            Self::Exec => "exec",
+            Self::Attach => "attach",
+            Self::Portforward => "portforward",
+            Self::Proxy => "proxy",
         }
+    }
+
+    /// Whether requests are passed on to a program in the cluster.
+    pub fn connects(self) -> bool {
+        matches!(self, Self::Exec | Self::Attach | Self::Portforward | Self::Proxy)
     }
 }
 

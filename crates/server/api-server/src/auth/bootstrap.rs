@@ -243,7 +243,18 @@ fn edit_rules() -> Vec<Value> {
             ],
             WRITE,
         ),
-        // Whoever may edit may also read Secrets; whoever may only view may not.
+        // Whoever may edit may also talk to what runs; whoever may only view may not.
+        rule(
+            &[""],
+            &["pods/attach", "pods/exec", "pods/portforward"],
+            &["create", "get"],
+        ),
+        rule(
+            &[""],
+            &["pods/proxy", "services/proxy"],
+            &[&["get"], WRITE].concat(),
+        ),
+        // They may read Secrets too.
         rule(&[""], &["secrets"], READ),
         rule(&[""], &["serviceaccounts/token"], &["create"]),
         rule(&[""], &["pods/eviction"], &["create"]),
@@ -353,7 +364,11 @@ fn kubelet_client_rules() -> Vec<Value> {
         "nodes/proxy",
         "nodes/stats",
     ];
-    vec![rule(&[""], &parts, &["get"])]
+    vec![
+        rule(&[""], &parts, &["get"]),
+        // To talk to programs in pods.
+        rule(&[""], &["nodes/proxy"], &["create"]),
+    ]
 }
 
 fn controller_rules() -> Vec<Value> {

@@ -94,11 +94,14 @@ impl Target {
 
 /// Finds what `path` names; `None` if it names nothing that is served.
 pub fn route(path: &str) -> Option<Route> {
-    let segments: Option<Vec<String>> = path
-        .split('/')
-        .filter(|segment| !segment.is_empty())
-        .map(decode_segment)
-        .collect();
+    let written: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
+    // What is behind a proxy is another program's business.
+    let written = match written.as_slice() {
+        ["api", "v1", "namespaces", _, "pods" | "services", _, "proxy", ..] => &written[..7],
+        ["api", "v1", "nodes", _, "proxy", ..] => &written[..5],
+        whole => whole,
+    };
+    let segments: Option<Vec<String>> = written.iter().map(|segment| decode_segment(segment)).collect();
     let segments = segments?;
     let parts: Vec<&str> = segments.iter().map(String::as_str).collect();
     match parts.as_slice() {
@@ -209,6 +212,13 @@ mod tests {
         assert_eq!(deployments.kind.qualified_plural(), "deployments.apps");
         assert_eq!(target("/api/v1/nodes/n1").name.as_deref(), Some("n1"));
         assert!(target("/api/v1/watch/namespaces/a/pods").watch);
+        let proxied = target("/api/v1/namespaces/a/services/https:x:web/proxy/../b%2Fc//d");
+        assert_eq!(proxied.subresource, Some(Subresource::Proxy));
+        assert_eq!(proxied.name.as_deref(), Some("https:x:web"));
+        assert_eq!(
+            target("/api/v1/nodes/n1/proxy/metrics").subresource,
+            Some(Subresource::Proxy)
+        );
         let role = target("/apis/rbac.authorization.k8s.io/v1/clusterroles/system%3Anode");
         assert_eq!(role.name.as_deref(), Some("system:node"));
     }
@@ -220,7 +230,7 @@ mod tests {
             "/api/v1/pods/x",
             "/api/v1/namespaces/a/nodes",
             "/api/v1/namespaces/a/nodes/n",
-            "/api/v1/namespaces/a/pods/x/exec",
+            "/api/v1/namespaces/a/pods/x/exec/y",
             "/api/v1/namespaces/a/pods/x/status/y",
             "/apis/apps/v2/deployments",
             "/api/v1/namespaces/a/pods/%2e%2e",
