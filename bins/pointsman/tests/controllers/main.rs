@@ -2,9 +2,11 @@
 
 mod daemons;
 mod differential;
+mod disruption;
 mod faults;
 mod fleet;
 mod gate;
+mod mirror;
 mod nodes;
 mod ranges;
 mod readers;

@@ -39,6 +39,8 @@ async fn all_loops_together_watch_each_kind_once() {
         "replicasets",
         "deployments",
         "daemonsets",
+        "poddisruptionbudgets",
+        "endpoints",
         "leases",
     ];
     let open = eventually("all loops watch", async || {

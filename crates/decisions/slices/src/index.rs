@@ -288,6 +288,18 @@ impl Index {
             .map(|slice| &**slice)
     }
 
+    /// The Services that slices name which mirror Endpoints.
+    pub fn mirrored(&self) -> impl Iterator<Item = ServiceKey> {
+        let slices = self
+            .namespaces
+            .values()
+            .flat_map(|namespace| namespace.slices.values());
+        let slices = slices
+            .flat_map(HashMap::values)
+            .filter(|slice| slice.mirrored_by_us());
+        slices.filter_map(|slice| ServiceKey::of_slice(slice))
+    }
+
     /// Everything that decides the slices of one Service.
     pub fn inputs(&self, key: &ServiceKey) -> Option<Inputs<'_>> {
         let namespace = self.namespaces.get(&key.namespace)?;

@@ -5,6 +5,7 @@
 
 pub mod daemonset;
 pub mod deployment;
+pub mod disruption;
 pub mod expectations;
 pub mod gc;
 pub mod ownership;

@@ -43,7 +43,7 @@ impl Resource {
     pub const SERVICE_CIDRS: Self = Self::new("networking.k8s.io", "v1", "servicecidrs");
     pub const REPLICA_SETS: Self = Self::new("apps", "v1", "replicasets");
     pub const DEPLOYMENTS: Self = Self::new("apps", "v1", "deployments");
-
+    pub const POD_DISRUPTION_BUDGETS: Self = Self::new("policy", "v1", "poddisruptionbudgets");
     pub const DAEMON_SETS: Self = Self::new("apps", "v1", "daemonsets");
 
     /// A collection of a named group.

@@ -396,6 +396,12 @@ fn controller_rules() -> Vec<Value> {
             &["replicasets"],
             &["get", "list", "watch", "create", "update", "patch", "delete"],
         ),
+        rule(&["policy"], &["poddisruptionbudgets"], READ),
+        rule(
+            &["policy"],
+            &["poddisruptionbudgets/status"],
+            &["update", "patch"],
+        ),
         // Latency profiles are read, and their progress reported.
         rule(&["config.openshift.io"], &["nodes"], READ),
         rule(&["config.openshift.io"], &["nodes/status"], &["update", "patch"]),

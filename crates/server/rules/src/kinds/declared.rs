@@ -129,7 +129,6 @@ pub static CERTIFICATE_SIGNING_REQUEST: Kind = Kind {
 pub static POD_DISRUPTION_BUDGET: Kind = Kind {
     short_names: &["pdb"],
     subresources: STATUS,
-    acted_on: CONTROLLERS,
     strategy: &declared::SPEC_STATUS,
     printer: columns(&[
         NAME,
