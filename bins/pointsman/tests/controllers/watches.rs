@@ -39,6 +39,8 @@ async fn all_loops_together_watch_each_kind_once() {
         "replicasets",
         "deployments",
         "daemonsets",
+        "statefulsets",
+        "jobs",
         "poddisruptionbudgets",
         "endpoints",
         "leases",

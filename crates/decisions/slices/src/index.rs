@@ -192,6 +192,13 @@ impl Index {
         old
     }
 
+    /// A slice by its name.
+    pub fn slice(&self, namespace: &str, name: &str) -> Option<&EndpointSlice> {
+        let namespace = self.namespaces.get(namespace)?;
+        let slices = namespace.slices.get(namespace.slice_services.get(name)?)?;
+        slices.get(name).map(|slice| &**slice)
+    }
+
     /// Removes a slice; returns its last version.
     pub fn remove_slice(&mut self, namespace: &str, name: &str) -> Option<Arc<EndpointSlice>> {
         let namespace = self.namespaces.get_mut(namespace)?;

@@ -8,6 +8,8 @@ pub mod deployment;
 pub mod disruption;
 pub mod expectations;
 pub mod gc;
+pub mod job;
 pub mod ownership;
 pub mod replicaset;
 pub mod scheduler;
+pub mod statefulset;

@@ -19,6 +19,10 @@ pub enum Loop {
     Deployments,
     /// DaemonSets to pods.
     DaemonSets,
+    /// StatefulSets to pods.
+    StatefulSets,
+    /// Jobs to pods.
+    Jobs,
     /// Pods to what their PodDisruptionBudgets allow.
     Disruption,
     /// Pods to nodes.
@@ -37,13 +41,15 @@ pub enum Loop {
 
 impl Loop {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::EndpointSlices,
         Self::Mirroring,
         Self::Endpoints,
         Self::ReplicaSets,
         Self::Deployments,
         Self::DaemonSets,
+        Self::StatefulSets,
+        Self::Jobs,
         Self::Disruption,
         Self::Scheduler,
         Self::PodGarbage,
@@ -62,6 +68,8 @@ impl Loop {
             Self::ReplicaSets => ["replicaset", "replicaset-controller"],
             Self::Deployments => ["deployment", "deployment-controller"],
             Self::DaemonSets => ["daemonset", "daemonset-controller"],
+            Self::StatefulSets => ["statefulset", "statefulset-controller"],
+            Self::Jobs => ["job", "job-controller"],
             Self::Disruption => ["disruption", "disruption-controller"],
             Self::Scheduler => ["scheduler", "pod-scheduler"],
             Self::PodGarbage => ["podgc", "pod-garbage-collector-controller"],

@@ -7,15 +7,16 @@ use super::send::{Answer, delete_slice};
 use crate::writer::Writers;
 use pointsman_api_client::events::{News, Recorder, Severity, Subject};
 use pointsman_api_client::{Api, ApiError, Client, ObjectKey, Patch, Resource};
-use pointsman_objects::Service;
+use pointsman_model::Text;
 use pointsman_objects::endpoints::Endpoints;
+use pointsman_objects::{EndpointSlice, Service};
 use pointsman_slices::ServiceKey;
 use pointsman_slices::controller::{Event, Now, Written};
 use pointsman_slices::index::Index;
 use pointsman_slices::mirror::{MAX_ADDRESSES, MirrorPlan, plan};
 use pointsman_slices::queue::{Outcome, Pace, Tick, WorkQueue};
 use pointsman_slices::tracker::SliceTracker;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// The mirroring loop's state.
 pub(super) struct Mirrors {
@@ -26,6 +27,8 @@ pub(super) struct Mirrors {
     /// Endpoints of Services without a selector, as far as Services are known.
     endpoints: BTreeMap<ServiceKey, Endpoints>,
     tracker: SliceTracker,
+    /// Slices that left the cache while their Service is being written: they are not waited for.
+    in_flight: HashMap<ServiceKey, Vec<Text>>,
     listed: bool,
 }
 
@@ -62,6 +65,7 @@ impl Mirrors {
             writers: Writers::new(writers),
             endpoints: BTreeMap::new(),
             tracker: SliceTracker::default(),
+            in_flight: HashMap::new(),
             listed: false,
         }
     }
@@ -93,14 +97,20 @@ impl Mirrors {
                     self.queue.add(&key, now.tick);
                 }
             }
-            // Which Service it was for is not known any more; there are few mirrors.
-            Event::SliceGone(namespace, _) => {
-                for key in self.endpoints.keys().filter(|key| key.namespace == *namespace) {
-                    self.queue.add(key, now.tick);
-                }
-            }
             _ => {}
         }
+    }
+
+    /// A slice is about to leave the cache.
+    pub fn slice_gone(&mut self, slice: &EndpointSlice, now: Now) {
+        let Some(key) = ServiceKey::of_slice(slice).filter(|_| slice.mirrored_by_us()) else {
+            return;
+        };
+        self.tracker.gone(&key, &slice.metadata.uid);
+        if let Some(gone) = self.in_flight.get_mut(&key) {
+            gone.push(slice.metadata.uid.clone());
+        }
+        self.queue.add(&key, now.tick);
     }
 
     fn service_changed(&mut self, index: &Index, key: &ServiceKey, now: Now) {
@@ -166,8 +176,10 @@ impl Mirrors {
     /// Takes back a write.
     pub fn finish(&mut self, done: Done, now: Now) {
         let key = done.key;
+        let gone = self.in_flight.remove(&key).unwrap_or_default();
         for answer in &done.written {
             match answer {
+                Written::Slice { uid, .. } | Written::Deleted { uid } if gone.contains(uid) => {}
                 Written::Slice { uid, generation } => self.tracker.written(&key, uid, *generation),
                 Written::Deleted { uid } => self.tracker.deleted(&key, uid),
             }

@@ -323,6 +323,10 @@ impl Owner {
 
     fn observe(&mut self, event: Event) {
         let now = self.now();
+        if let (Some(mirrors), Event::SliceGone(namespace, name)) = (&mut self.mirrors, &event) {
+            let slice = self.controller.index().slice(namespace, name);
+            slice.into_iter().for_each(|slice| mirrors.slice_gone(slice, now));
+        }
         // Nearly all events are about pods, which mirrors do not read.
         let mirrored = self
             .mirrors

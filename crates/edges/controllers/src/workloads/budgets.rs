@@ -59,6 +59,7 @@ impl Budgets {
             }
             Change::Set(moved) => self.scaled(store, moved, now),
             Change::Deployment(moved) => self.scaled(store, moved, now),
+            Change::Stateful(moved) => self.scaled(store, moved, now),
             _ => {}
         }
     }
@@ -133,6 +134,9 @@ impl Budgets {
 
 /// How many pods a pod's controller is to have: a Deployment speaks for its ReplicaSets.
 fn scale(store: &Store, owner: &OwnerReference) -> Option<(String, i32)> {
+    if let Some(set) = store.stateful.with_uid(&owner.uid) {
+        return Some((owner.uid.to_string(), set.replicas()));
+    }
     let set = store.sets.with_uid(&owner.uid)?;
     let above = set
         .metadata

@@ -7,10 +7,12 @@ mod budgets;
 mod cleaning;
 mod daemon_sets;
 mod deployments;
+mod jobs;
 mod parents;
 mod pods;
 mod replica_sets;
 mod scheduling;
+mod stateful_sets;
 mod store;
 mod write;
 
@@ -21,11 +23,14 @@ use crate::writer::sleep_until;
 use budgets::Budgets;
 use cleaning::Cleaning;
 use deployments::Deployments;
+use jobs::Strays;
 use parents::Parents;
 use pointsman_api_client::events::Recorder;
 use pointsman_api_client::{Client, Event as Seen, ObjectKey, Resource, Scope, Watcher};
 use pointsman_model::Moment;
-use pointsman_objects::{DaemonSet, Deployment, Node, Pod, PodDisruptionBudget, ReplicaSet};
+use pointsman_objects::{
+    DaemonSet, Deployment, Job, Node, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet,
+};
 use scheduling::Scheduling;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -56,6 +61,8 @@ enum Source {
     Sets,
     Deployments,
     Daemons,
+    Stateful,
+    Jobs,
     Budgets,
 }
 
@@ -87,6 +94,8 @@ pub(crate) fn wanted(context: &Context) -> bool {
         Loop::ReplicaSets,
         Loop::Deployments,
         Loop::DaemonSets,
+        Loop::StatefulSets,
+        Loop::Jobs,
         Loop::Disruption,
         Loop::Scheduler,
         Loop::PodGarbage,
@@ -119,6 +128,9 @@ async fn work(
             done = owner.sets.writers.next() => owner.sets.finish(done, owner.store.now()),
             done = owner.deployments.writers.next() => owner.deployments.finish(done, owner.store.now()),
             done = owner.daemons.writers.next() => owner.daemons.finish(done, owner.store.now()),
+            done = owner.stateful.writers.next() => owner.stateful.finish(done, owner.store.now()),
+            done = owner.jobs.writers.next() => owner.jobs.finish(done, owner.store.now()),
+            done = owner.strays.writers.next() => owner.strays.finish(done, owner.store.now()),
             done = owner.budgets.writers.next() => owner.budgets.finish(done, owner.store.now()),
             done = owner.scheduling.writers.next() => owner.scheduling.finish(done, owner.store.now()),
             done = owner.cleaning.writers.next() => owner.cleaning.finish(done),
@@ -173,6 +185,12 @@ fn watch(
     if any(&[Loop::Deployments, Loop::Disruption]) {
         watches.add::<Deployment>(Resource::DEPLOYMENTS, Source::Deployments);
     }
+    if any(&[Loop::StatefulSets, Loop::Disruption]) {
+        watches.add::<StatefulSet>(Resource::STATEFUL_SETS, Source::Stateful);
+    }
+    if any(&[Loop::Jobs]) {
+        watches.add::<Job>(Resource::JOBS, Source::Jobs);
+    }
     if any(&[Loop::Disruption]) {
         watches.add::<PodDisruptionBudget>(Resource::POD_DISRUPTION_BUDGETS, Source::Budgets);
     }
@@ -226,6 +244,9 @@ struct Owner {
     sets: Parents<ReplicaSet>,
     deployments: Deployments,
     daemons: Parents<DaemonSet>,
+    stateful: Parents<StatefulSet>,
+    jobs: Parents<Job>,
+    strays: Strays,
     budgets: Budgets,
     scheduling: Scheduling,
     cleaning: Cleaning,
@@ -248,6 +269,9 @@ impl Owner {
             sets: Parents::new(edge.clone(), runs(Loop::ReplicaSets), writers),
             deployments: Deployments::new(edge.clone(), runs(Loop::Deployments), writers),
             daemons: Parents::new(edge.clone(), runs(Loop::DaemonSets), writers),
+            stateful: Parents::new(edge.clone(), runs(Loop::StatefulSets), writers),
+            jobs: Parents::new(edge.clone(), runs(Loop::Jobs), writers),
+            strays: Strays::new(edge.clone(), runs(Loop::Jobs), writers),
             budgets: Budgets::new(edge.clone(), runs(Loop::Disruption), writers),
             scheduling: Scheduling::new(edge.clone(), runs(Loop::Scheduler)),
             cleaning: Cleaning::new(
@@ -281,6 +305,9 @@ impl Owner {
         self.sets.observe(&self.store, &change, now);
         self.deployments.observe(&self.store, &change, now);
         self.daemons.observe(&self.store, &change, now);
+        self.stateful.observe(&self.store, &change, now);
+        self.jobs.observe(&self.store, &change, now);
+        self.strays.observe(&self.store, &change, now);
         self.budgets.observe(&self.store, &change, now);
         self.scheduling.observe(&change, now);
     }
@@ -293,6 +320,9 @@ impl Owner {
         self.sets.start(&self.store, now);
         self.deployments.start(&self.store, now);
         self.daemons.start(&self.store, now);
+        self.stateful.start(&self.store, now);
+        self.jobs.start(&self.store, now);
+        self.strays.start(&self.store, now);
         self.budgets.start(&self.store, now);
         self.scheduling.start(&self.store, now);
         self.cleaning.start(&self.store, now);
@@ -304,6 +334,9 @@ impl Owner {
             self.sets.wake_at(),
             self.deployments.wake_at(),
             self.daemons.wake_at(),
+            self.stateful.wake_at(),
+            self.jobs.wake_at(),
+            self.strays.wake_at(),
             self.budgets.wake_at(),
             self.scheduling.wake_at(),
             self.cleaning.wake_at(),
@@ -320,6 +353,9 @@ impl Owner {
         self.sets.writers.drain().await;
         self.deployments.writers.drain().await;
         self.daemons.writers.drain().await;
+        self.stateful.writers.drain().await;
+        self.jobs.writers.drain().await;
+        self.strays.writers.drain().await;
         self.budgets.writers.drain().await;
         self.scheduling.writers.drain().await;
         self.cleaning.writers.drain().await;

@@ -27,6 +27,14 @@ pub(super) struct Written {
 }
 
 impl Written {
+    /// Nothing, for this reason.
+    pub fn failed(error: ApiError) -> Self {
+        Self {
+            failure: Some(error),
+            ..Self::default()
+        }
+    }
+
     /// What became of another write of the same pass.
     pub fn status(&mut self, outcome: Result<(), ApiError>) {
         self.failure = self.failure.take().or(outcome.err());
@@ -104,8 +112,7 @@ impl Edge {
         let mut written = Written::default();
         let bodies = create.map(|pod| pod.to_string().into_bytes()).collect();
         if let Err(error) = self.claim(family, adopt, release).await {
-            written.failure = Some(error);
-            return written;
+            return Written::failed(error);
         }
         let about = family.subject();
         self.create_pods(&about, bodies, &mut written).await;

@@ -4,7 +4,9 @@ use super::Now;
 use pointsman_api_client::ObjectKey;
 use pointsman_model::{Moment, Text};
 use pointsman_objects::metadata::{All, Metadata};
-use pointsman_objects::{DaemonSet, Deployment, Node, Pod, PodDisruptionBudget, ReplicaSet};
+use pointsman_objects::{
+    DaemonSet, Deployment, Job, Node, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet,
+};
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,6 +23,8 @@ pub(super) enum Change {
     Set(Moved<ReplicaSet>),
     Daemon(Moved<DaemonSet>),
     Deployment(Moved<Deployment>),
+    Stateful(Moved<StatefulSet>),
+    Job(Moved<Job>),
     Budget(Moved<PodDisruptionBudget>),
     Node,
     /// Nothing that a loop would read, such as a heartbeat.
@@ -72,6 +76,8 @@ macro_rules! kept {
 kept!(ReplicaSet, sets, Set, |set: &ReplicaSet| set.spec.replicas);
 kept!(Deployment, deployments, Deployment, Deployment::replicas);
 kept!(DaemonSet, daemons, Daemon);
+kept!(StatefulSet, stateful, Stateful, StatefulSet::replicas);
+kept!(Job, jobs, Job);
 kept!(PodDisruptionBudget, budgets, Budget);
 
 /// Everything that is cached, with the look-ups that loops need.
@@ -87,6 +93,8 @@ pub(super) struct Store {
     pub sets: Filed<ReplicaSet>,
     pub deployments: Filed<Deployment>,
     pub daemons: Filed<DaemonSet>,
+    pub stateful: Filed<StatefulSet>,
+    pub jobs: Filed<Job>,
     pub budgets: Filed<PodDisruptionBudget>,
 }
 
@@ -160,6 +168,8 @@ impl Store {
             sets: Filed::default(),
             deployments: Filed::default(),
             daemons: Filed::default(),
+            stateful: Filed::default(),
+            jobs: Filed::default(),
             budgets: Filed::default(),
         }
     }
