@@ -192,6 +192,13 @@ impl Index {
         old
     }
 
+    /// A slice by its name.
+    pub fn slice(&self, namespace: &str, name: &str) -> Option<&EndpointSlice> {
+        let namespace = self.namespaces.get(namespace)?;
+        let slices = namespace.slices.get(namespace.slice_services.get(name)?)?;
+        slices.get(name).map(|slice| &**slice)
+    }
+
     /// Removes a slice; returns its last version.
     pub fn remove_slice(&mut self, namespace: &str, name: &str) -> Option<Arc<EndpointSlice>> {
         let namespace = self.namespaces.get_mut(namespace)?;
@@ -286,6 +293,18 @@ impl Index {
             .into_iter()
             .flat_map(|slices| slices.values())
             .map(|slice| &**slice)
+    }
+
+    /// The Services that slices name which mirror Endpoints.
+    pub fn mirrored(&self) -> impl Iterator<Item = ServiceKey> {
+        let slices = self
+            .namespaces
+            .values()
+            .flat_map(|namespace| namespace.slices.values());
+        let slices = slices
+            .flat_map(HashMap::values)
+            .filter(|slice| slice.mirrored_by_us());
+        slices.filter_map(|slice| ServiceKey::of_slice(slice))
     }
 
     /// Everything that decides the slices of one Service.

@@ -8,6 +8,7 @@ pub mod controller;
 pub mod endpoints;
 pub mod hints;
 pub mod index;
+pub mod mirror;
 pub mod node;
 pub mod pack;
 pub mod plan;

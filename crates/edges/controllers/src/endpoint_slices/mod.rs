@@ -6,6 +6,7 @@
 
 mod classic;
 mod metrics;
+mod mirror;
 mod reachability;
 mod send;
 
@@ -14,6 +15,7 @@ use crate::manager::Context;
 use crate::shared::{NODE_LEASES, Shared, leases};
 use crate::writer::{Writers, sleep_until};
 use classic::Classic;
+use mirror::Mirrors;
 use pointsman_api_client::events::{News, Recorder, Severity, Subject};
 use pointsman_api_client::{ApiError, Client, Event as Seen, ObjectKey, Resource, Scope, Watcher};
 use pointsman_model::{Moment, Text};
@@ -91,6 +93,7 @@ async fn work(
             _ = stop.wait_for(|stop| *stop) => break,
             sent = owner.writers.next() => owner.finish(sent),
             done = next_classic(&mut owner.classic) => owner.finish_classic(done),
+            done = next_mirror(&mut owner.mirrors) => owner.finish_mirror(done),
             count = inbox.recv_many(&mut batch, INBOX) => {
                 assert!(count > 0, "watches never end");
                 batch.drain(..).for_each(|input| owner.take(input));
@@ -105,11 +108,21 @@ async fn work(
     if let Some(classic) = owner.classic {
         classic.writers.drain().await;
     }
+    if let Some(mirrors) = owner.mirrors {
+        mirrors.writers.drain().await;
+    }
 }
 
 async fn next_classic(classic: &mut Option<Classic>) -> classic::Done {
     match classic {
         Some(classic) => classic.writers.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn next_mirror(mirrors: &mut Option<Mirrors>) -> mirror::Done {
+    match mirrors {
+        Some(mirrors) => mirrors.writers.next().await,
         None => std::future::pending().await,
     }
 }
@@ -173,7 +186,8 @@ fn watch(
             }
         }
     }
-    if context.config.loops.runs(Loop::Endpoints) {
+    let loops = &context.config.loops;
+    if loops.runs(Loop::Endpoints) || loops.runs(Loop::Mirroring) {
         sources.insert(Source::Endpoints);
         let endpoints = Watcher::new(client.clone(), Scope::all(Resource::ENDPOINTS));
         tasks.spawn(endpoints.forward(sender, |event| match event {
@@ -200,6 +214,7 @@ struct Owner {
     /// Whether slices are written; without that their cache only serves the classic loop.
     writes_slices: bool,
     classic: Option<Classic>,
+    mirrors: Option<Mirrors>,
     /// Nodes that others do not reach, if that counts.
     peers: Option<Peers>,
     /// Sources whose first list is not complete.
@@ -221,6 +236,10 @@ impl Owner {
             Classic::new(context.client.clone(), pace, config.endpoint_writers)
         });
         let recorder = context.recorder.clone();
+        let mirrors = config.loops.runs(Loop::Mirroring).then(|| {
+            let (client, recorder) = (context.client.clone(), context.recorder.clone());
+            Mirrors::new(client, recorder, config.slice_pace, config.endpoint_writers)
+        });
         let reachability = context.metrics.reachability.clone();
         let peers = config.peer_leases.is_some();
         let peers = peers.then(|| Peers::new(recorder, reachability));
@@ -230,6 +249,7 @@ impl Owner {
             controller,
             writes_slices: config.loops.runs(Loop::EndpointSlices),
             classic,
+            mirrors,
             peers,
             missing: sources,
             writers: Writers::new(config.slice_writers),
@@ -277,12 +297,18 @@ impl Owner {
             }
             Input::Endpoints(key, endpoints) => {
                 let now = self.now();
+                if let Some(mirrors) = &mut self.mirrors {
+                    mirrors.seen(self.controller.index(), &key, &endpoints, now);
+                }
                 if let Some(classic) = &mut self.classic {
                     classic.seen(&key, *endpoints, now);
                 }
             }
             Input::EndpointsGone(key) => {
                 let now = self.now();
+                if let Some(mirrors) = &mut self.mirrors {
+                    mirrors.gone(&key, now);
+                }
                 if let Some(classic) = &mut self.classic {
                     classic.gone(&key, now);
                 }
@@ -297,7 +323,20 @@ impl Owner {
 
     fn observe(&mut self, event: Event) {
         let now = self.now();
+        if let (Some(mirrors), Event::SliceGone(namespace, name)) = (&mut self.mirrors, &event) {
+            let slice = self.controller.index().slice(namespace, name);
+            slice.into_iter().for_each(|slice| mirrors.slice_gone(slice, now));
+        }
+        // Nearly all events are about pods, which mirrors do not read.
+        let mirrored = self
+            .mirrors
+            .as_ref()
+            .filter(|_| mirror::reads(&event))
+            .map(|_| event.clone());
         self.controller.observe(event, now);
+        if let (Some(mirrors), Some(event)) = (&mut self.mirrors, mirrored) {
+            mirrors.observe(self.controller.index(), &event, now);
+        }
         if let Some(classic) = &mut self.classic {
             let touched = self.controller.take_touched();
             classic.touched(self.controller.index(), touched, now);
@@ -335,6 +374,9 @@ impl Owner {
         if let Some(classic) = &mut self.classic {
             classic.listed(self.controller.index(), now);
         }
+        if let Some(mirrors) = &mut self.mirrors {
+            mirrors.listed(self.controller.index(), now);
+        }
         self.ready.send_replace(true);
     }
 
@@ -348,10 +390,12 @@ impl Owner {
             .wake_at()
             .filter(|_| self.writes_slices && self.writers.has_room());
         let classic = self.classic.as_ref().and_then(Classic::wake_at);
+        let mirrors = self.mirrors.as_ref().and_then(Mirrors::wake_at);
         let peers = self.peers.as_ref().and_then(Peers::wake_at);
         let first = slices
             .into_iter()
             .chain(classic)
+            .chain(mirrors)
             .chain(peers)
             .min()
             .filter(|_| self.missing.is_empty());
@@ -365,8 +409,18 @@ impl Owner {
         }
     }
 
+    fn finish_mirror(&mut self, done: mirror::Done) {
+        let now = self.now();
+        if let Some(mirrors) = &mut self.mirrors {
+            mirrors.finish(done, now);
+        }
+    }
+
     fn start_jobs(&mut self) {
         let now = self.now();
+        if let Some(mirrors) = &mut self.mirrors {
+            mirrors.start(self.controller.index(), now);
+        }
         if let Some(classic) = &mut self.classic {
             classic.start(self.controller.index(), now);
         }

@@ -1,7 +1,7 @@
 //! How do Deployments roll their ReplicaSets?
 
 use super::store::{Change, Store, key_of};
-use super::write::{Answer, Family, outcome, subject};
+use super::write::{Answer, Family, outcome};
 use super::{Edge, Now};
 use crate::writer::Writers;
 use pointsman_api_client::events::Severity;
@@ -49,9 +49,9 @@ impl Deployments {
             return;
         }
         match change {
-            Change::Deployment(key) => self.queue.add(key, now.tick),
-            Change::Set { old, new, .. } => {
-                for set in old.iter().chain(new) {
+            Change::Deployment(moved) => self.queue.add(&moved.key, now.tick),
+            Change::Set(moved) => {
+                for set in moved.old.iter().chain(&moved.new) {
                     self.add_owner(store, set, now);
                 }
             }
@@ -59,24 +59,24 @@ impl Deployments {
             Change::Pod {
                 old: Some(pod), new, ..
             } if new.as_ref().is_none_or(|new| new.is_finished()) => {
-                let set = pod.controller_uid().and_then(|uid| store.set_with_uid(uid));
+                let set = pod.controller_uid().and_then(|uid| store.sets.with_uid(uid));
                 if let Some(set) = set.cloned() {
                     self.add_owner(store, &set, now);
                 }
             }
-            Change::Pod { .. } | Change::Daemon { .. } | Change::Node | Change::Nothing => {}
+            _ => {}
         }
     }
 
     fn add_owner(&mut self, store: &Store, set: &ReplicaSet, now: Now) {
         match set.metadata.controller() {
             Some(owner) => {
-                if let Some(key) = store.deployment_with_uid(&owner.uid) {
+                if let Some(key) = store.deployments.key_of_uid(&owner.uid) {
                     self.queue.add(key, now.tick);
                 }
             }
             None => {
-                for (key, deployment) in store.deployments_in(&set.metadata.namespace) {
+                for (key, deployment) in store.deployments.of_namespace(&set.metadata.namespace) {
                     if deployment.spec.selector.matches(&set.metadata.labels) {
                         self.queue.add(key, now.tick);
                     }
@@ -90,7 +90,7 @@ impl Deployments {
         while self.writers.has_room()
             && let Some(key) = self.queue.next(now.tick)
         {
-            let Some(deployment) = store.deployment(&key) else {
+            let Some(deployment) = store.deployments.get(&key) else {
                 self.queue.finish(&key, Outcome::Done, now.tick);
                 continue;
             };
@@ -125,7 +125,8 @@ fn plan_for(store: &Store, deployment: &Deployment, now: Now) -> DeploymentPlan 
     // Sets of other controllers are none of our business, whatever their labels.
     let ours = |set: &&ReplicaSet| set.metadata.controller().is_none_or(|owner| owner.uid == *uid);
     let sets = store
-        .sets_in(&deployment.metadata.namespace)
+        .sets
+        .of_namespace(&deployment.metadata.namespace)
         .map(|(_, set)| &**set);
     let sets: Vec<&ReplicaSet> = sets.filter(ours).collect();
     let alive = |set: &&ReplicaSet| {
@@ -141,24 +142,26 @@ fn plan_for(store: &Store, deployment: &Deployment, now: Now) -> DeploymentPlan 
 async fn carry_out(edge: Edge, deployment: Arc<Deployment>, plan: DeploymentPlan) -> Result<(), ApiError> {
     let metadata = &deployment.metadata;
     let namespace = &*metadata.namespace;
-    let about = subject("apps/v1", "Deployment", metadata);
     let family = Family {
         resource: Resource::DEPLOYMENTS,
         kind: "Deployment",
         metadata,
         children: Resource::REPLICA_SETS,
     };
+    let about = family.subject();
     edge.claim(&family, &plan.adopt, &plan.release).await?;
     if let Some(set) = &plan.create {
-        create(&edge, &deployment, set).await.inspect_err(|error| {
-            if !matches!(
-                error,
-                ApiError::NamespaceTerminating(_) | ApiError::AlreadyExists(_)
-            ) {
-                let message = format!("Failed to create new replica set: {error}");
-                edge.tell(&about, Severity::Warning, "ReplicaSetCreateError", message);
-            }
-        })?;
+        create(&edge, &family, &deployment, set)
+            .await
+            .inspect_err(|error| {
+                if !matches!(
+                    error,
+                    ApiError::NamespaceTerminating(_) | ApiError::AlreadyExists(_)
+                ) {
+                    let message = format!("Failed to create new replica set: {error}");
+                    edge.tell(&about, Severity::Warning, "ReplicaSetCreateError", message);
+                }
+            })?;
     }
     let sets = edge.client.api(Resource::REPLICA_SETS, Some(namespace));
     for patch in &plan.patch {
@@ -173,10 +176,8 @@ async fn carry_out(edge: Edge, deployment: Arc<Deployment>, plan: DeploymentPlan
         edge.delete(Resource::REPLICA_SETS, namespace, name, &options)
             .await?;
     }
-    if let Some(status) = &plan.status {
-        let status = serde_json::to_value(status).expect("a status always serializes");
-        edge.write_status(Resource::DEPLOYMENTS, metadata, status).await?;
-    }
+    edge.write_status(&family, &deployment.status, plan.status.as_ref())
+        .await?;
     if let Some(revision) = &plan.revision {
         let patch = json!({ "metadata": { "uid": &*metadata.uid, "annotations": { REVISION_ANNOTATION: revision } } });
         let api = edge.client.api(Resource::DEPLOYMENTS, Some(namespace));
@@ -188,7 +189,12 @@ async fn carry_out(edge: Edge, deployment: Arc<Deployment>, plan: DeploymentPlan
 
 /// Creates a ReplicaSet. Its name comes from the template, so one of that name is either ours already,
 /// made a moment ago, or a stranger's: then the next attempt uses another name.
-async fn create(edge: &Edge, deployment: &Deployment, new: &NewReplicaSet) -> Result<(), ApiError> {
+async fn create(
+    edge: &Edge,
+    family: &Family<'_>,
+    deployment: &Deployment,
+    new: &NewReplicaSet,
+) -> Result<(), ApiError> {
     let metadata = &deployment.metadata;
     let api = edge.client.api(Resource::REPLICA_SETS, Some(&metadata.namespace));
     let body = deployment.new_replica_set(new).to_string().into_bytes();
@@ -205,7 +211,7 @@ async fn create(edge: &Edge, deployment: &Deployment, new: &NewReplicaSet) -> Re
     if ours && found.spec.template.same(&deployment.spec.template) {
         return Ok(());
     }
-    let status = serde_json::to_value(deployment.collided()).expect("a status always serializes");
-    edge.write_status(Resource::DEPLOYMENTS, metadata, status).await?;
+    edge.write_status(family, &deployment.status, Some(&deployment.collided()))
+        .await?;
     Err(ApiError::AlreadyExists(taken))
 }

@@ -398,18 +398,43 @@ fn controller_rules() -> Vec<Value> {
         ),
         rule(
             &[APPS],
-            &["daemonsets", "deployments"],
+            &["daemonsets", "deployments", "statefulsets"],
             &["get", "list", "watch", "update", "patch"],
         ),
         rule(
             &[APPS],
-            &["daemonsets/status", "deployments/status", "replicasets/status"],
+            &[
+                "daemonsets/status",
+                "deployments/status",
+                "replicasets/status",
+                "statefulsets/status",
+            ],
             &["update", "patch"],
         ),
+        // Templates of StatefulSets as they were, and the claims of their pods.
+        rule(
+            &[APPS],
+            &["controllerrevisions"],
+            &["get", "list", "watch", "create", "update", "patch", "delete"],
+        ),
+        rule(&[""], &["persistentvolumeclaims"], &["get", "create"]),
+        // A Job is removed at the end of its time to live.
+        rule(
+            &["batch"],
+            &["jobs"],
+            &["get", "list", "watch", "update", "patch", "delete"],
+        ),
+        rule(&["batch"], &["jobs/status"], &["update", "patch"]),
         rule(
             &[APPS],
             &["replicasets"],
             &["get", "list", "watch", "create", "update", "patch", "delete"],
+        ),
+        rule(&["policy"], &["poddisruptionbudgets"], READ),
+        rule(
+            &["policy"],
+            &["poddisruptionbudgets/status"],
+            &["update", "patch"],
         ),
         // Latency profiles are read, and their progress reported.
         rule(&["config.openshift.io"], &["nodes"], READ),
