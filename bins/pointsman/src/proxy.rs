@@ -99,6 +99,10 @@ pub struct Flags {
     /// `pointsman controllers --peer-lease-namespace` reads it. For nodes of kubelets; by default nobody is asked.
     #[arg(long, value_name = "NAMESPACE")]
     peer_lease_namespace: Option<String>,
+    /// Reset connections to the pods of a node that the controllers have withdrawn, because its peers do not reach it, and
+    /// that has not answered this one either, both for so long (3s or more). By default, and with 0s, they are left to time out.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    reset_dead_connections: Option<Duration>,
     #[command(flatten)]
     conntrack: ConntrackFlags,
     /// Remove all rules of ours and of kube-proxy, and end.

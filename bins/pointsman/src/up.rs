@@ -2,7 +2,7 @@
 
 use crate::output::Output;
 use crate::shutdown::stop_signal;
-use crate::{apiserver, controllers, dns};
+use crate::{apiserver, controllers, dns, duration};
 use clap::{Args, Parser, ValueEnum};
 use pointsman_api_server::Running as ApiServer;
 use pointsman_cluster::up::{self, Config, Program};
@@ -11,6 +11,7 @@ use pointsman_latency_profile::{Catalog, Profile, UnknownProfile};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// What a newcomer needs and nothing else.
@@ -51,6 +52,10 @@ pub struct Flags {
     /// `pointsman profile apply`.
     #[arg(long, value_name = "PROFILE", value_parser = latency_profile, conflicts_with_all = ["demo", "apart"], verbatim_doc_comment)]
     latency_profile: Option<Profile>,
+    /// Let proxies reset connections to the pods of a node that nobody has reached for so long (3s or more); by default
+    /// they are left to time out.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    reset_dead_connections: Option<Duration>,
     /// For whom output is written.
     #[arg(long, value_enum, default_value_t)]
     output: Output,
@@ -64,9 +69,16 @@ pub struct Flags {
     /// in a demonstration, so that each part can be made to fail alone.
     #[arg(long, hide = true)]
     apart: bool,
-    /// Let proxies say which nodes are not reached, as they do where nodes have kubelets, and agents nothing.
-    #[arg(long, hide = true)]
-    opinions_by_proxies: bool,
+    /// Who says which nodes are not reached: proxies do where nodes have kubelets.
+    #[arg(long, hide = true, value_enum, default_value_t = OpinionsOf::Agents)]
+    opinions_of: OpinionsOf,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum OpinionsOf {
+    Agents,
+    Proxies,
+    Nobody,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -96,7 +108,12 @@ impl Flags {
             inside: self.inside,
             page: None,
             apart: self.apart,
-            opinions_by_proxies: self.opinions_by_proxies,
+            opinions: match self.opinions_of {
+                OpinionsOf::Agents => up::Opinions::OfAgents,
+                OpinionsOf::Proxies => up::Opinions::OfProxies,
+                OpinionsOf::Nobody => up::Opinions::OfNobody,
+            },
+            reset_dead_connections: self.reset_dead_connections,
         }
     }
 }

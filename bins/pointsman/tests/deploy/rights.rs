@@ -235,7 +235,11 @@ async fn all_roles() {
             .role("controllers", &[], "https://127.0.0.1:10257/readyz")
             .await,
         cluster
-            .role("proxy", &[("--config", &config)], "http://127.0.0.1:10256/readyz")
+            .role(
+                "proxy",
+                &[("--config", &config), ("--reset-dead-connections", "3s")],
+                "http://127.0.0.1:10256/readyz",
+            )
             .await,
         cluster
             .role(

@@ -16,6 +16,8 @@ mod pods;
 mod pressure;
 mod profile;
 mod ranges;
+mod requests;
+mod resets;
 mod rootless;
 mod scenario;
 mod silent;

@@ -86,7 +86,7 @@ pub async fn ask(
     }
 }
 
-async fn sleep_until(at: Option<Instant>) {
+pub(crate) async fn sleep_until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
@@ -94,13 +94,13 @@ async fn sleep_until(at: Option<Instant>) {
 }
 
 /// One socket of each family that there is.
-struct Sockets {
+pub(crate) struct Sockets {
     v4: Option<Echo>,
     v6: Option<Echo>,
 }
 
 impl Sockets {
-    fn open() -> Option<Self> {
+    pub fn open() -> Option<Self> {
         let (v4, v6) = (Echo::open(false), Echo::open(true));
         if let (Err(error), Err(_)) = (&v4, &v6) {
             tracing::warn!(
@@ -113,7 +113,7 @@ impl Sockets {
         Some(Self { v4, v6 })
     }
 
-    async fn readable(&self) {
+    pub async fn readable(&self) {
         let wait = async |echo: &Option<Echo>| match echo {
             Some(echo) => echo.readable().await,
             None => std::future::pending().await,
@@ -122,6 +122,22 @@ impl Sockets {
             () = wait(&self.v4) => {}
             () = wait(&self.v6) => {}
         }
+    }
+
+    /// Hands over whoever answered, and when it was asked.
+    pub fn read(&mut self, now: Duration, mut answered: impl FnMut(IpAddr, Duration)) {
+        for echo in [&mut self.v4, &mut self.v6].into_iter().flatten() {
+            echo.read(now, &mut answered);
+        }
+    }
+
+    /// Asks; returns whether there is a socket for that.
+    pub fn ask(&mut self, address: IpAddr, now: Duration) -> bool {
+        let echo = match address.is_ipv4() {
+            true => &mut self.v4,
+            false => &mut self.v6,
+        };
+        echo.as_mut().map(|echo| echo.ask(address, now)).is_some()
     }
 }
 
@@ -178,14 +194,12 @@ impl Asker {
             ..
         } = self;
         let mut changed = false;
-        for echo in [&mut sockets.v4, &mut sockets.v6].into_iter().flatten() {
-            echo.read(now, |from, sent| {
-                if let Some(name) = names.get(&from) {
-                    metrics.answers.inc();
-                    changed |= observer.answered(name, sent, now);
-                }
-            });
-        }
+        sockets.read(now, |from, sent| {
+            if let Some(name) = names.get(&from) {
+                metrics.answers.inc();
+                changed |= observer.answered(name, sent, now);
+            }
+        });
         changed
     }
 
@@ -204,13 +218,8 @@ impl Asker {
             let Some(address) = peer.and_then(|(name, _)| self.places.get(name)) else {
                 continue;
             };
-            let echo = match address.is_ipv4() {
-                true => &mut self.sockets.v4,
-                false => &mut self.sockets.v6,
-            };
-            if let Some(echo) = echo {
+            if self.sockets.ask(*address, now) {
                 self.metrics.asks.inc();
-                echo.ask(*address, now);
             }
         }
         changed

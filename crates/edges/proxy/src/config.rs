@@ -55,6 +55,8 @@ pub struct Config {
     pub fall_back_to_iptables: bool,
     /// The namespace of the Lease in which this node says which others it does not reach, if the proxy is to say so.
     pub peer_leases: Option<String>,
+    /// How long a node is withdrawn, and silent, before connections to its pods are reset; never if there is nothing.
+    pub reset_dead_connections: Option<Duration>,
     /// The whole configuration as `/configz` shows it.
     pub shown: serde_json::Value,
 }
@@ -171,6 +173,7 @@ pub(crate) mod tests {
             ipvs_exclude: Vec::new(),
             fall_back_to_iptables: false,
             peer_leases: None,
+            reset_dead_connections: None,
             shown: serde_json::Value::Null,
         }
     }

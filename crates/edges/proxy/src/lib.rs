@@ -24,6 +24,7 @@ mod localhost;
 mod others;
 mod owner;
 mod read;
+mod resets;
 mod serve;
 mod service_health;
 mod side;

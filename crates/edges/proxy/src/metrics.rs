@@ -16,6 +16,7 @@ use pointsman_telemetry::{
 };
 
 use crate::localhost::{self, LocalhostMetrics};
+use crate::resets::{self, ResetMetrics};
 
 const FAMILY: &[&str] = &["ip_family"];
 
@@ -76,6 +77,8 @@ pub struct FamilyMetrics {
     pub flows_duration: Histogram,
     /// What nftables mode does about node ports of loopback addresses.
     pub localhost: LocalhostMetrics,
+    /// Of ending connections to nodes that are gone.
+    pub resets: ResetMetrics,
 }
 
 impl Metrics {
@@ -229,6 +232,7 @@ struct Defined {
     flows_deleted: Family<Counter>,
     flows_duration: Family<Histogram>,
     localhost: Option<localhost::Defined>,
+    resets: resets::Defined,
 }
 
 /// When and how long.
@@ -299,6 +303,7 @@ impl Defined {
                 "Connection-tracking entries of UDP flows deleted because their endpoint is gone.",
             ),
             localhost: (!iptables).then(|| localhost::Defined::new(registry)),
+            resets: resets::Defined::new(registry),
             flows_duration: duration(
                 registry,
                 "kubeproxy_conntrack_reconciler_sync_duration_seconds",
@@ -347,6 +352,7 @@ impl Defined {
             repairs: self.writes.repairs.with(&series),
             flows_deleted: self.flows_deleted.with(&series),
             flows_duration: self.flows_duration.with(&series),
+            resets: self.resets.of(family),
             localhost: self
                 .localhost
                 .as_ref()

@@ -15,6 +15,7 @@ use pointsman_dataplane::sync::Resource;
 use pointsman_kernel::{Commits, Mode, counters, interfaces};
 use pointsman_model::{Began, Moment, Revision, ServiceName, SliceName};
 use pointsman_objects::compact;
+use pointsman_peers::GoneNodes;
 use pointsman_watermarks::Watermarks;
 use tokio::sync::{mpsc, watch};
 
@@ -36,6 +37,8 @@ pub(crate) enum Input {
     Slice(Event<ConvertedSlice>),
     Node(Box<Event<NodeFacts>>),
     ServiceRange(Event<compact::ServiceCidr>),
+    /// Nodes that are gone, all of them.
+    Gone(GoneNodes),
 }
 
 /// What the threads report.
@@ -66,6 +69,8 @@ pub(crate) struct Owner {
     watermarks: Watermarks,
     published: Watermark,
     others: Others,
+    /// Nodes to whose pods connections are ended.
+    gone: GoneNodes,
     /// The API server's versions went back: its store was restored from a backup.
     history_lost: bool,
 }
@@ -124,6 +129,7 @@ impl Owner {
             watermarks,
             published: Watermark::default(),
             others,
+            gone: GoneNodes::new(),
             history_lost: false,
         })
     }
@@ -171,6 +177,10 @@ impl Owner {
             self.next_check = now + self.config.check_period();
             self.v4.check(now);
             self.v6.check(now);
+            // Pods of theirs come and go, too.
+            if !self.gone.is_empty() {
+                self.end_connections();
+            }
         }
         if now >= self.next_look {
             self.next_look = now + self.config.sync_period;
@@ -251,11 +261,20 @@ impl Owner {
         self.v6.node_changed(now, &self.config, &self.node);
     }
 
+    fn end_connections(&self) {
+        self.v4.end_connections(&self.config, &self.gone);
+        self.v6.end_connections(&self.config, &self.gone);
+    }
+
     fn take(&mut self, input: Input, now: Instant) {
         match input {
             Input::Service(event) => self.take_service(event, now),
             Input::Slice(event) => self.take_slice(event, now),
             Input::Node(event) => self.take_node(*event, now),
+            Input::Gone(nodes) => {
+                self.gone = nodes;
+                self.end_connections();
+            }
             Input::ServiceRange(event) => {
                 if let Some(ranges) = self.service_ranges.take(event) {
                     self.node.service_cidrs = ranges;

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::http::{Request, Response};
 use pointsman_api_client::events::Recorder;
@@ -135,13 +136,27 @@ pub async fn run(
     }
     let (sender, inbox) = mpsc::channel(INBOX);
     start_watches(&mut tasks, &client, &config, &sender);
+    if let Some(bound) = config.reset_dead_connections {
+        tasks.spawn(find_gone(
+            client.clone(),
+            config.node.clone(),
+            bound,
+            sender.clone(),
+        ));
+    }
     drop(sender);
     tracing::info!(node = config.node, mode = config.mode.as_str(), "starting");
     tasks.spawn(owner.run(inbox, reports));
     let ended = tokio::select! {
         ended = tasks.join_next() => ended,
-        _ = stop.wait_for(|stop| *stop) => return Ok(()),
+        _ = stop.wait_for(|stop| *stop) => None,
     };
+    // Whoever ended, the owner ends and takes back what nobody would look after.
+    let stopped = ended.is_none();
+    tasks.shutdown().await;
+    if stopped {
+        return Ok(());
+    }
     if let Some(Err(error)) = ended {
         tracing::error!(%error, "a part of the proxy ended unexpectedly");
     }
@@ -163,6 +178,25 @@ async fn give_opinions(
         pointsman_peers::give_opinions(own, namespace, node, metrics).await;
         std::future::pending().await
     })
+}
+
+/// Says which nodes are gone. A proxy that cannot find out ends no connections and goes on with its rules.
+async fn find_gone(client: Client, own: String, bound: Duration, sender: mpsc::Sender<Vec<Input>>) {
+    let (tell, mut gone) = watch::channel(pointsman_peers::GoneNodes::new());
+    let pass_on = async {
+        while gone.changed().await.is_ok() {
+            let nodes = gone.borrow_and_update().clone();
+            tracing::info!(nodes = ?nodes.keys(), "nodes are gone: connections to their pods are ended");
+            if sender.send(vec![Input::Gone(nodes)]).await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::join!(
+        pointsman_peers::follow_gone(client, own.as_str().into(), bound, tell),
+        pass_on
+    );
+    std::future::pending().await
 }
 
 /// The mode that was asked for, or the one that was allowed instead where the kernel cannot do it.

@@ -21,11 +21,13 @@ use pointsman_dataplane::{
 use pointsman_kernel::interfaces::has_family;
 use pointsman_kernel::{Commits, Mode};
 use pointsman_model::{Address, Moment, NodeName, ServiceName};
+use pointsman_peers::GoneNodes;
 
 use crate::config::{Config, NodeState};
 use crate::flows::Flows;
 use crate::localhost::{Listeners, count_refused};
 use crate::metrics::FamilyMetrics;
+use crate::resets::{Ends, pods_of};
 use crate::worker::{Chain, Job, Report, Worker};
 
 #[derive(Debug)]
@@ -34,6 +36,8 @@ pub(crate) struct Side<A> {
     guard: Guard,
     worker: Worker<A>,
     flows: Flows<A>,
+    /// Of connections to nodes that are gone.
+    ends: Ends<A>,
     /// On loopback addresses, where they are served.
     listeners: Option<Listeners<A>>,
     /// Packets that the table refused there, as last read.
@@ -66,12 +70,14 @@ impl<A: Address> Side<A> {
             Mode::Iptables => (Comparisons::BesideSyncs, config.restores),
             Mode::Nftables => (Comparisons::WithFullSyncs, Restores::Minimal),
         };
+        let ends = Ends::start(config, commits.clone(), metrics.resets.clone())?;
         let open = Box::new(move |settings| mode.open(settings, commits.clone(), restores));
         Ok(Self {
             sync: Synchroniser::new(index, config.intervals()).with_restores(restores),
             guard: Guard::new(comparisons, config.sync_period),
             worker: Worker::start(open, settings.clone(), report)?,
             flows: Flows::start(metrics.clone())?,
+            ends,
             listeners: (settings.localhost == Localhost::Served && has_family(A::FAMILY))
                 .then(|| Listeners::new(metrics.localhost.clone())),
             refused: [0; 3],
@@ -122,6 +128,15 @@ impl<A: Address> Side<A> {
         if self.settings.localhost != Localhost::Ignored {
             count_refused::<A>(&mut self.refused, &self.metrics.localhost);
         }
+    }
+
+    /// Ends connections to pods of these nodes, and to no others.
+    pub fn end_connections(&self, config: &Config, nodes: &GoneNodes) {
+        let known = self
+            .sync
+            .index()
+            .addresses_on(|node| nodes.contains_key(node.as_str()));
+        self.ends.order(pods_of(config, nodes, known));
     }
 
     fn guarded(&mut self, now: Instant, event: Event) {

@@ -3,7 +3,7 @@
 use super::plan::{NodePlan, Plan};
 use super::supervise::{Spec, Supervisor};
 use crate::plain_http;
-use crate::up::{PEER_LEASES, absolute};
+use crate::up::{Opinions, PEER_LEASES, absolute};
 use anyhow::Context;
 use pointsman_api_client::{Client, Resource};
 use pointsman_api_server::auth::kubeconfig;
@@ -136,8 +136,10 @@ pub struct Settings {
     pub dns: IpAddr,
     /// How often agents report.
     pub report_every: Option<Duration>,
-    /// Whether proxies say which nodes are not reached, instead of agents.
-    pub opinions_by_proxies: bool,
+    /// Who says which nodes are not reached.
+    pub opinions: Opinions,
+    /// When proxies reset connections to pods of a node that is gone.
+    pub reset_dead_connections: Option<Duration>,
 }
 
 impl Settings {
@@ -269,7 +271,7 @@ fn agent_arguments(plan: &Plan, node: &NodePlan, agent: &Agent, settings: &Setti
     if let Some(period) = settings.report_every {
         arguments.push(format!("--node-status-update-frequency={}s", period.as_secs()).into());
     }
-    if settings.opinions_by_proxies {
+    if settings.opinions != Opinions::OfAgents {
         arguments.push("--feature-gates=PeerReachability=false".into());
     }
     arguments
@@ -295,8 +297,11 @@ fn proxy_arguments(
     arguments.push(credentials.proxy.clone().into());
     arguments.push("--client-ca-file".into());
     arguments.push(absolute(&credentials.authority).into());
-    if settings.opinions_by_proxies {
+    if settings.opinions == Opinions::OfProxies {
         arguments.push(format!("--peer-lease-namespace={PEER_LEASES}").into());
+    }
+    if let Some(bound) = settings.reset_dead_connections {
+        arguments.push(format!("--reset-dead-connections={}ms", bound.as_millis()).into());
     }
     arguments
 }

@@ -5,7 +5,7 @@ use super::plan::Plan;
 use super::progress::Progress;
 use super::supervise::Supervisor;
 use super::{demo, dns, nodes, pod_routes};
-use crate::up::{Config, PEER_LEASES, absolute};
+use crate::up::{Config, Opinions, PEER_LEASES, absolute};
 use anyhow::{Context, bail};
 use pointsman_api_client::{ApiError, Client, Patch, Resource, Source, connect};
 use pointsman_api_server::auth::kubeconfig::local_url;
@@ -138,7 +138,8 @@ pub async fn start_nodes(
             Some(profile) => Some(profile.values.report.get()),
             None => config.is_impatient().then_some(IMPATIENT_REPORTS),
         },
-        opinions_by_proxies: config.opinions_by_proxies,
+        opinions: config.opinions,
+        reset_dead_connections: config.reset_dead_connections,
     };
     std::fs::create_dir_all(&settings.logs).with_context(|| format!("making {}", settings.logs.display()))?;
     for node in plan.nodes() {
@@ -242,7 +243,7 @@ pub fn controller_arguments(config: &Config, plan: Option<&Plan>) -> Vec<OsStrin
     if let Some(profile) = config.latency_profile {
         arguments.push(format!("--node-monitor-grace-period={}", profile.values.grace).into());
     }
-    if config.opinions_by_proxies {
+    if config.opinions == Opinions::OfProxies {
         arguments.push(format!("--peer-lease-namespace={PEER_LEASES}").into());
     }
     if config.is_impatient() {

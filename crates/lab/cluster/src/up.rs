@@ -14,7 +14,7 @@ use serde_json::json;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -45,9 +45,19 @@ pub struct Config {
     /// Whether API server, controllers and collector run in processes of their own and nodes report as often as
     /// in a demonstration, so that each part can be made to fail alone.
     pub apart: bool,
-    /// Whether proxies say which nodes are not reached, as they do where nodes have kubelets, and agents say nothing. Whoever
-    /// asks for it makes the namespace [`PEER_LEASES`] and lets proxies write Leases there.
-    pub opinions_by_proxies: bool,
+    pub opinions: Opinions,
+    /// When proxies reset connections to pods of a node that is gone, if at all.
+    pub reset_dead_connections: Option<Duration>,
+}
+
+/// Who says which nodes are not reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opinions {
+    OfAgents,
+    /// As where nodes have kubelets. Whoever asks for it makes the namespace [`PEER_LEASES`] and lets proxies write Leases there.
+    OfProxies,
+    /// For comparison.
+    OfNobody,
 }
 
 /// Where Leases of proxies are, as `deploy/` has it.

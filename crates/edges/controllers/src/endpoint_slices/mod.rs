@@ -9,6 +9,7 @@ mod metrics;
 mod mirror;
 mod reachability;
 mod send;
+mod withdrawn;
 
 use crate::loops::Loop;
 use crate::manager::Context;
@@ -73,18 +74,23 @@ enum Source {
 /// Runs until it is asked to stop; ends at once when dropped.
 pub(crate) fn run(context: Context, shared: &mut Shared) -> impl Future<Output = ()> + Send + use<> {
     let (sender, inbox) = mpsc::channel(INBOX);
-    let (watches, sources) = watch(&context, shared, sender);
-    work(context, inbox, watches, sources)
+    let (mut tasks, sources) = watch(&context, shared, sender);
+    let (tell, withdrawn) = tokio::sync::watch::channel(None);
+    if context.config.peer_leases.is_some() {
+        tasks.spawn(withdrawn::publish(context.client.clone(), withdrawn));
+    }
+    work(context, inbox, tasks, sources, tell)
 }
 
 async fn work(
     context: Context,
     mut inbox: mpsc::Receiver<Input>,
-    _watches: JoinSet<()>,
+    _tasks: JoinSet<()>,
     sources: BTreeSet<Source>,
+    withdrawn: tokio::sync::watch::Sender<Option<String>>,
 ) {
     let mut stop = context.stop.clone();
-    let mut owner = Owner::new(context, sources);
+    let mut owner = Owner::new(context, sources, withdrawn);
     let mut batch = Vec::with_capacity(INBOX);
     loop {
         let alarm = owner.wake_at();
@@ -224,7 +230,11 @@ struct Owner {
 }
 
 impl Owner {
-    fn new(context: Context, sources: BTreeSet<Source>) -> Self {
+    fn new(
+        context: Context,
+        sources: BTreeSet<Source>,
+        withdrawn: tokio::sync::watch::Sender<Option<String>>,
+    ) -> Self {
         let config = &context.config;
         let mut controller = Controller::new(config.slices, config.slice_pace, context.former);
         let classic = config.loops.runs(Loop::Endpoints).then(|| {
@@ -242,7 +252,7 @@ impl Owner {
         });
         let reachability = context.metrics.reachability.clone();
         let peers = config.peer_leases.is_some();
-        let peers = peers.then(|| Peers::new(recorder, reachability));
+        let peers = peers.then(|| Peers::new(recorder, reachability, withdrawn));
         let mut metrics = context.metrics.slices;
         metrics.reset();
         Self {

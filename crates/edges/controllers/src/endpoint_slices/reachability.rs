@@ -10,6 +10,7 @@ use pointsman_objects::{Lease, Node};
 use pointsman_protocol::peers;
 use pointsman_telemetry::{Counter, Definition, Family, Gauge, Registry};
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// What is measured about nodes that others do not reach.
 #[derive(Clone)]
@@ -52,15 +53,18 @@ pub(super) struct Peers {
     renewals: Renewals,
     recorder: Recorder,
     metrics: Metrics,
+    /// For proxies, once something was decided.
+    list: watch::Sender<Option<String>>,
 }
 
 impl Peers {
-    pub fn new(recorder: Recorder, metrics: Metrics) -> Self {
+    pub fn new(recorder: Recorder, metrics: Metrics, list: watch::Sender<Option<String>>) -> Self {
         Self {
             fold: Reachability::new(Limits::default()),
             renewals: Renewals::default(),
             recorder,
             metrics,
+            list,
         }
     }
 
@@ -109,6 +113,13 @@ impl Peers {
         self.metrics.seem_gone.set(self.fold.seem_gone() as f64);
         self.metrics.held.set(f64::from(self.fold.holds()));
         self.metrics.withdrawn.set(self.fold.withdrawn().count() as f64);
+        let names = self.fold.withdrawn().map(|(name, _)| &**name);
+        let list = peers::encode(names.take(peers::MOST_LISTED));
+        self.list.send_if_modified(|before| {
+            let changed = before.as_deref() != Some(&*list);
+            *before = Some(list);
+            changed
+        });
         let mut withdrawn = Vec::with_capacity(changes.len());
         for change in changes {
             let (node, votes, gone) = match change {

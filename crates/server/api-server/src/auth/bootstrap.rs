@@ -88,6 +88,7 @@ pub fn defaults() -> Vec<Value> {
         ),
     ]);
     objects.extend(leader_election());
+    objects.extend(withdrawn_nodes());
     objects.extend(super::roles::of_programs());
     objects
 }
@@ -472,17 +473,30 @@ fn dns_rules() -> Vec<Value> {
 
 /// Leases, and the profile's settings, that controllers write in `kube-system`.
 fn leader_election() -> Vec<Value> {
-    let name = "system:pointsman-controllers";
-    let rules = vec![
+    let rules = json!([
         rule(&[COORDINATION], &["leases"], &["create", "update", "patch"]),
         // Creation cannot be limited by name.
         rule(&[""], &["configmaps"], &["create"]),
-        json!({
+        {
             "apiGroups": [""], "resources": ["configmaps"], "verbs": ["update", "patch"],
             "resourceNames": PROFILE_MAPS,
-        }),
-    ];
-    let subjects = json!([{"apiGroup": rbac::GROUP, "kind": "User", "name": name}]);
+        },
+    ]);
+    let name = "system:pointsman-controllers";
+    in_kube_system(name, &rules, name)
+}
+
+/// The list of withdrawn nodes, for proxies that end connections to them.
+fn withdrawn_nodes() -> Vec<Value> {
+    let rules = json!([{
+        "apiGroups": [COORDINATION], "resources": ["leases"], "verbs": READ,
+        "resourceNames": [pointsman_protocol::peers::LIST_LEASE],
+    }]);
+    in_kube_system("system:node-proxier", &rules, "system:kube-proxy")
+}
+
+fn in_kube_system(name: &str, rules: &Value, user: &str) -> Vec<Value> {
+    let subjects = json!([{"apiGroup": rbac::GROUP, "kind": "User", "name": user}]);
     let role = json!({"apiGroup": rbac::GROUP, "kind": "Role", "name": name});
     let mut objects = vec![
         object("Role", name, json!({"rules": rules})),
