@@ -55,7 +55,7 @@ impl Parent for StatefulSet {
             Ok(None) => return Written::default(),
             Err(error) => return Written::failed(error),
         };
-        let claims = (&plan.adopt, &plan.release);
+        let claims = (&*plan.adopt, &*plan.release);
         let mut written = edge
             .write_pods(&family, claims, create.into_iter(), &plan.delete)
             .await;
