@@ -37,7 +37,9 @@ pub fn requested_by(kind: &Kind, object: &mut Value, user: &User) {
 
 /// Leaves what the subresource does not write as it is.
 pub fn keep(request: &Request, new: &mut Value, old: &Value) {
-    let Some(through) = request.target.subresource else { return };
+    let Some(through) = request.target.subresource else {
+        return;
+    };
     if request.target.kind == &CERTIFICATE_SIGNING_REQUEST {
         keep_others_half(new, old, through);
     }

@@ -24,7 +24,11 @@ pub fn keep_others_half(new: &mut Value, old: &Value, through: Subresource) {
     if approves {
         // Whoever approves signs nothing.
         let status = at(old, &["status"]).cloned();
-        set(new, &["status"], status.unwrap_or_else(|| Value::Object(Default::default())));
+        set(
+            new,
+            &["status"],
+            status.unwrap_or_else(|| Value::Object(Default::default())),
+        );
     }
     if !conditions.is_empty() || !list_at(new, &path).is_empty() {
         set(new, &path, conditions);
@@ -68,7 +72,10 @@ mod tests {
             keep_others_half(&mut new, &old, through);
             new
         };
-        assert_eq!(written(Subresource::Approval), request(&["Failed", "Approved"], "old"));
+        assert_eq!(
+            written(Subresource::Approval),
+            request(&["Failed", "Approved"], "old")
+        );
         assert_eq!(written(Subresource::Status), request(&["Denied", "Odd"], "new"));
         let bare = json!({"spec": {}});
         let mut new = bare.clone();
@@ -80,7 +87,10 @@ mod tests {
     fn certificates_and_conditions_are_the_signers() {
         let (old, new) = (request(&[], ""), request(&[], "new"));
         assert_eq!(right(&new, &old, Subresource::Status), Some("sign"));
-        assert_eq!(right(&request(&["Failed"], ""), &old, Subresource::Status), Some("sign"));
+        assert_eq!(
+            right(&request(&["Failed"], ""), &old, Subresource::Status),
+            Some("sign")
+        );
         assert_eq!(right(&old, &old, Subresource::Status), None);
         assert_eq!(right(&old, &old, Subresource::Approval), Some("approve"));
         assert_eq!(signer_names(&old), ["example.com/one", "example.com/*"]);

@@ -67,7 +67,10 @@ async fn a_request_says_who_made_it_and_nobody_asks_for_the_masters_group() {
     let body = asking("full", "people", CLIENTS);
     assert_eq!(world.ask(&jane, Method::POST, REQUESTS, &body).await.0, 201);
     let spec = world.stored_request("full").await["spec"].take();
-    assert_eq!((&spec["uid"], &spec["extra"]), (&json!("u1"), &json!({"scope": ["a"]})));
+    assert_eq!(
+        (&spec["uid"], &spec["extra"]),
+        (&json!("u1"), &json!({"scope": ["a"]}))
+    );
 }
 
 #[tokio::test]
@@ -87,7 +90,10 @@ async fn approval_and_signature_need_rights_on_the_signer() {
     };
     for part in ["approval", "status"] {
         let (code, why) = patch(part).await;
-        assert!(code == 403 && why.contains("with signerName"), "{part}: {code} {why}");
+        assert!(
+            code == 403 && why.contains("with signerName"),
+            "{part}: {code} {why}"
+        );
     }
     world.signer_right("jane", "sign", "kubernetes.io/*").await;
     assert_eq!(patch("approval").await.0, 403, "signing is not approving");
@@ -96,7 +102,9 @@ async fn approval_and_signature_need_rights_on_the_signer() {
     assert_eq!(status["certificate"], "AAAA");
     let types = |status: &Value| -> Vec<String> {
         let conditions = status["conditions"].as_array().unwrap().iter();
-        conditions.map(|found| found["type"].as_str().unwrap().to_owned()).collect()
+        conditions
+            .map(|found| found["type"].as_str().unwrap().to_owned())
+            .collect()
     };
     assert_eq!(types(&status), ["Failed"], "who signs does not approve");
     world.signer_right("jane", "approve", CLIENTS).await;
