@@ -289,7 +289,7 @@ fn edit_rules() -> Vec<Value> {
 
 /// What a node agent needs; [`super::node_restriction`] narrows it to the agent's own node.
 fn node_rules() -> Vec<Value> {
-    vec![
+    let mut rules = vec![
         rule(
             &[""],
             &["nodes"],
@@ -329,10 +329,11 @@ fn node_rules() -> Vec<Value> {
             &["certificatesigningrequests", "podcertificaterequests"],
             &["create", "get", "list", "watch"],
         ),
-        // Who may ask the agent itself for logs and metrics is decided here.
-        rule(&[AUTHORIZATION], &["subjectaccessreviews"], &["create"]),
         events(),
-    ]
+    ];
+    // Who may ask the agent itself for logs and metrics, and who that is, is decided here.
+    rules.extend(delegation());
+    rules
 }
 
 /// What is needed to let the server say who may read a role's metrics.

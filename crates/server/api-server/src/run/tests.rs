@@ -1,6 +1,7 @@
 //! Requests through every check of a server, without a socket.
 
 mod admission;
+mod certificates;
 mod identity;
 
 use super::*;
@@ -75,8 +76,12 @@ impl World {
     }
 
     async fn grant(&self, user: &str, name: &str, verbs: &[&str]) {
-        let rbac = "/apis/rbac.authorization.k8s.io/v1";
         let rule = json!({"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": verbs});
+        self.grant_rule(user, name, rule).await;
+    }
+
+    async fn grant_rule(&self, user: &str, name: &str, rule: Value) {
+        let rbac = "/apis/rbac.authorization.k8s.io/v1";
         let role = json!({"metadata": {"name": name}, "rules": [rule]});
         let binding = json!({
             "metadata": {"name": name},

@@ -108,6 +108,8 @@ fn each_role_has_what_it_needs_and_not_more() {
             ("update", "leases.coordination@kube-node-lease"),
             ("create", "events@x"),
             ("get", "configmaps@x"),
+            ("create", "subjectaccessreviews.authorization"),
+            ("create", "tokenreviews.authentication.k8s.io"),
         ],
         &[
             ("create", "pods@x"),
