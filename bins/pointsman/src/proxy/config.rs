@@ -72,7 +72,7 @@ pub(super) fn resolve(flags: Flags, file: File) -> anyhow::Result<Config> {
         source: Source::from_flag(file.client_connection.kubeconfig.or(flags.kubeconfig)),
         node: node_name(flags.hostname_override.or(file.hostname_override))?,
         mode,
-        observe: observe(flags.observe, mode)?,
+        observe: flags.observe,
         min_sync_period,
         sync_period,
         restores: match gates.enabled(Feature::MinimizeIPTablesRestore) {
@@ -129,14 +129,6 @@ fn gates(flag: Option<&str>, file: Option<BTreeMap<String, bool>>) -> anyhow::Re
         }
     }
     Ok(gates)
-}
-
-/// Where kube-proxy writes rules in another mode, nothing could be found.
-fn observe(flag: bool, mode: Mode) -> anyhow::Result<bool> {
-    if flag && mode == Mode::Iptables {
-        bail!("--observe: rules of iptables mode cannot be followed yet; kube-proxy in nftables mode can");
-    }
-    Ok(flag)
 }
 
 /// An empty name switches it off, as it does where a chart's values leave it out.

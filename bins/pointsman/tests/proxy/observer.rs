@@ -48,18 +48,27 @@ struct Lab<'a> {
 
 /// The chain of the only, nameless port of a Service.
 pub fn chain(network: &Network, name: &str) -> String {
-    let digest = format!("printf default/{name}/tcp/ | sha256sum | cut -c1-64 | tr a-f A-F");
-    let hash = network
-        .node
-        .sh(&format!("{digest} | basenc --base16 -d | base32"));
+    let hash = hash(network, &format!("default/{name}/tcp/"));
     format!("service-{}-default/{name}/tcp/", &hash[..8])
 }
 
+/// The same in iptables mode.
+pub fn chain_of_iptables(network: &Network, name: &str) -> String {
+    format!("KUBE-SVC-{}", &hash(network, &format!("default/{name}tcp"))[..16])
+}
+
+fn hash(network: &Network, text: &str) -> String {
+    let digest = format!("printf {text} | sha256sum | cut -c1-64 | tr a-f A-F");
+    network
+        .node
+        .sh(&format!("{digest} | basenc --base16 -d | base32"))
+}
+
 impl<'a> Lab<'a> {
-    fn new(network: &'a Network) -> Self {
+    fn new(network: &'a Network, mode: &str) -> Self {
         let mut cluster = network.start_server();
         cluster.node_object();
-        cluster.start_observer("nftables");
+        cluster.start_observer(mode);
         Self {
             network,
             cluster,
@@ -157,7 +166,7 @@ impl<'a> Lab<'a> {
 fn rules_that_differ_are_behind_with_the_service_named_and_said_once_they_are_right() {
     pointsman_testkit::require_netns!();
     let network = Network::new();
-    let mut lab = Lab::new(&network);
+    let mut lab = Lab::new(&network, "nftables");
     lab.service("web");
     lab.service("other");
     let listed = lab.endpoints("web", &["10.0.1.5"]);
@@ -256,4 +265,98 @@ fn rules_that_differ_are_behind_with_the_service_named_and_said_once_they_are_ri
     );
     lab.is_said(late);
     lab.all_is_well();
+}
+
+/// kube-proxy's rules of iptables mode for one Service, in the tables that packets go through.
+fn chains(lab: &Lab<'_>, endpoints: &[&str]) -> String {
+    let (address, chain) = (
+        &lab.services[0].1,
+        chain_of_iptables(lab.network, lab.services[0].0),
+    );
+    let endpoint = |slot: usize| format!("KUBE-SEP-AAAAAAAAAAAAAAA{slot}");
+    let (mut names, mut rules) = (String::new(), String::new());
+    for (slot, to) in endpoints.iter().enumerate() {
+        let (name, left) = (endpoint(slot), endpoints.len() - slot);
+        writeln!(names, ":{name} - [0:0]").unwrap();
+        let share = match left {
+            1 => String::new(),
+            _ => format!(
+                "-m statistic --mode random --probability {:.10}",
+                1.0 / left as f64
+            ),
+        };
+        writeln!(
+            rules,
+            "-A {chain} -m comment --comment \"default/web -> {to}:8080\" {share} -j {name}"
+        )
+        .unwrap();
+        writeln!(rules, "-A {name} -s {to} -j KUBE-MARK-MASQ").unwrap();
+        writeln!(
+            rules,
+            "-A {name} -m tcp -p tcp -j DNAT --to-destination {to}:8080"
+        )
+        .unwrap();
+    }
+    let enter =
+        "-A PREROUTING -j KUBE-SERVICES\n-A OUTPUT -j KUBE-SERVICES\n-A POSTROUTING -j KUBE-POSTROUTING\n";
+    let refuse = "-A FORWARD -m conntrack --ctstate NEW -j KUBE-SERVICES\n-A OUTPUT -m conntrack --ctstate NEW -j KUBE-SERVICES\n\
+        -A FORWARD -m conntrack --ctstate NEW -j KUBE-EXTERNAL-SERVICES\n";
+    format!(
+        "*filter\n:KUBE-SERVICES - [0:0]\n:KUBE-EXTERNAL-SERVICES - [0:0]\n:KUBE-PROXY-FIREWALL - [0:0]\n{refuse}\
+         -A KUBE-SERVICES -m tcp -p tcp -d 10.96.0.1 --dport 443 -j REJECT\nCOMMIT\n\
+         *nat\n:KUBE-SERVICES - [0:0]\n:KUBE-NODEPORTS - [0:0]\n:KUBE-POSTROUTING - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n\
+         :{chain} - [0:0]\n{names}{enter}-A KUBE-SERVICES -m tcp -p tcp -d {address} --dport 80 -j {chain}\n\
+         -A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS\n\
+         -A {chain} -m tcp -p tcp -d {address} --dport 80 ! -s 10.0.0.0/16 -j KUBE-MARK-MASQ\n{rules}COMMIT\n"
+    )
+}
+
+#[test]
+fn rules_of_iptables_mode_are_followed_too() {
+    pointsman_testkit::require_netns!();
+    let network = Network::new();
+    let mut lab = Lab::new(&network, "iptables");
+    lab.service("web");
+    let restore = |lab: &Lab<'_>, endpoints: &[&str]| {
+        let file = lab.cluster.directory().join("kube-proxy.rules");
+        std::fs::write(&file, chains(lab, endpoints)).unwrap();
+        network
+            .node
+            .sh(&format!("iptables-nft-restore {}", file.display()));
+    };
+    let one = lab.endpoints("web", &["10.0.1.5"]);
+    restore(&lab, &["10.0.1.5"]);
+    lab.is_said(one);
+    let two = lab.endpoints("web", &["10.0.1.5", "10.0.1.6"]);
+    lab.is_behind("default/web", "does not send to 10.0.1.6:8080", two);
+    restore(&lab, &["10.0.1.5", "10.0.1.6"]);
+    lab.is_said(two);
+    let six = lab.endpoints("web", &["10.0.1.6"]);
+    lab.is_behind("default/web", "still sends to 10.0.1.5:8080", six);
+    restore(&lab, &["10.0.1.6"]);
+    lab.is_said(six);
+    lab.all_is_well();
+    let address = &lab.services[0].1;
+    network.node.sh(&format!(
+        "iptables-nft -t nat -R KUBE-SERVICES 1 -p tcp -d {address} --dport 81 -j KUBE-NODEPORTS"
+    ));
+    eventually("the lost rule is missed", || {
+        lab.behind()["service"] == "default/web"
+    });
+    assert!(
+        lab.behind()["differs"]
+            .as_str()
+            .unwrap()
+            .contains("service-ips is missing"),
+        "{}",
+        lab.behind()
+    );
+    restore(&lab, &["10.0.1.6"]);
+    lab.all_is_well();
+    network.node.sh("iptables-nft -t nat -F PREROUTING");
+    eventually("what all share is missed", || {
+        lab.behind()["differs"]
+            .as_str()
+            .is_some_and(|differs| differs.contains("PREROUTING"))
+    });
 }

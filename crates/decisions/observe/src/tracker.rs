@@ -59,8 +59,7 @@ type State<A> = Option<Arc<ServiceState<A>>>;
 pub struct Tracker<A> {
     language: Language<A>,
     services: HashMap<ServiceName, Watched<A>>,
-    /// Which Service a destination belongs to, by what was folded last.
-    owners: HashMap<Key<A>, ServiceName>,
+    owners: Owners<A>,
     /// Services whose rules have to be read.
     doubtful: BTreeSet<ServiceName>,
     /// Services that have yet to say something, by the first step of it.
@@ -106,7 +105,7 @@ impl<A: Address> Tracker<A> {
         Self {
             language,
             services: HashMap::new(),
-            owners: HashMap::new(),
+            owners: Owners::default(),
             doubtful: BTreeSet::new(),
             unsaid: BTreeSet::new(),
             lost: BTreeMap::new(),
@@ -124,7 +123,7 @@ impl<A: Address> Tracker<A> {
             let latest = self.services.get(name).and_then(Watched::latest);
             if latest != after.as_ref() {
                 let (before, after) = (self.said_in(latest), self.said_in(after.as_ref()));
-                own(&mut self.owners, name, &before, &after);
+                self.owners.replace(name, &before, &after);
             }
         }
         for Change { name, after, .. } in changes {
@@ -158,7 +157,7 @@ impl<A: Address> Tracker<A> {
     /// Whether what is said at a place is another Service's to say.
     fn is_of_other(&self, name: &ServiceName, place: &Place<A>) -> bool {
         match place {
-            Place::Element(_, key) => self.owners.get(key).is_some_and(|owner| owner != name),
+            Place::Element(_, key) => self.owners.keys.get(key).is_some_and(|owner| owner != name),
             Place::Chain(_) => false,
         }
     }
@@ -184,7 +183,14 @@ impl<A: Address> Tracker<A> {
 
     /// Somebody has written a rule about a destination.
     pub fn doubt_key(&mut self, key: &Key<A>) {
-        if let Some(name) = self.owners.get(key) {
+        if let Some(name) = self.owners.keys.get(key) {
+            self.doubtful.insert(name.clone());
+        }
+    }
+
+    /// Somebody has written a chain.
+    pub fn doubt_chain(&mut self, chain: &str) {
+        if let Some(name) = self.owners.chains.get(chain) {
             self.doubtful.insert(name.clone());
         }
     }
@@ -357,26 +363,38 @@ impl<A> Watched<A> {
     }
 }
 
-/// Notes to whom destinations belong.
-fn own<A: Address>(
-    owners: &mut HashMap<Key<A>, ServiceName>,
-    name: &ServiceName,
-    before: &Statement<A>,
-    after: &Statement<A>,
-) {
-    let keys = |statement: &Statement<A>| -> Vec<Key<A>> {
-        let elements = statement.keys().filter_map(|place| match place {
-            Place::Element(_, key) => Some(*key),
-            Place::Chain(_) => None,
-        });
-        elements.collect()
-    };
-    for key in keys(before) {
-        if owners.get(&key) == Some(name) {
-            owners.remove(&key);
+/// Which Service destinations and chains belong to, by what was folded last.
+#[derive(Debug)]
+struct Owners<A> {
+    keys: HashMap<Key<A>, ServiceName>,
+    chains: HashMap<Box<str>, ServiceName>,
+}
+
+impl<A> Default for Owners<A> {
+    fn default() -> Self {
+        Self {
+            keys: HashMap::new(),
+            chains: HashMap::new(),
         }
     }
-    owners.extend(keys(after).into_iter().map(|key| (key, name.clone())));
+}
+
+impl<A: Address> Owners<A> {
+    fn replace(&mut self, name: &ServiceName, before: &Statement<A>, after: &Statement<A>) {
+        for place in before.keys() {
+            match place {
+                Place::Element(_, key) if self.keys.get(key) == Some(name) => drop(self.keys.remove(key)),
+                Place::Element(..) => {}
+                Place::Chain(chain) => drop(self.chains.remove(&**chain)),
+            }
+        }
+        for place in after.keys() {
+            match place {
+                Place::Element(_, key) => drop(self.keys.insert(*key, name.clone())),
+                Place::Chain(chain) => drop(self.chains.insert(chain.as_str().into(), name.clone())),
+            }
+        }
+    }
 }
 
 #[cfg(test)]

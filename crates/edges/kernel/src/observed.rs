@@ -3,6 +3,8 @@
 //! Only what is asked for is read, by name, so that a look costs what changed and not what there is. Nothing is
 //! written here.
 
+mod iptables;
+
 use std::collections::BTreeSet;
 use std::io;
 
@@ -17,6 +19,10 @@ use pointsman_observe::nftables::{ENDPOINT_PREFIX, GROUND, MARK_CHAIN, REJECT_CH
 use pointsman_observe::{Chain, Content, Key, Map, Place, Statement};
 
 use crate::commits::{NF_TABLES, unreadable};
+use crate::mode::Mode;
+use crate::variant::Variant;
+
+pub use iptables::KubeProxyChains;
 
 /// How often reading begins again because somebody committed meanwhile.
 const ATTEMPTS: u32 = 20;
@@ -37,6 +43,8 @@ pub struct KubeProxyTable {
 pub enum Seen<A> {
     /// Chains of a Service.
     Service(ServiceName),
+    /// The chain of this name.
+    Chain(String),
     /// What is said about a destination.
     Key(Key<A>),
     /// What all Services share.
@@ -60,8 +68,7 @@ impl From<RequestError> for Unreadable {
 
 impl KubeProxyTable {
     pub fn open() -> Result<Self, ProgramError> {
-        let client = Client::open(Buffers::default()).map_err(|error| missing(io::Error::other(error)))?;
-        Ok(Self { client })
+        Ok(Self { client: open()? })
     }
 
     /// What is said at these places, all at one moment.
@@ -244,6 +251,11 @@ impl KubeProxyTable {
     }
 }
 
+/// Whether the older interface of iptables has tables; of what is written there nobody is told.
+pub fn has_older_tables(family: IpFamily) -> bool {
+    Variant::in_use(family).contains(&Variant::Legacy)
+}
+
 /// Follows the commits of the calling thread's network namespace.
 #[derive(Debug)]
 pub struct Commits {
@@ -256,11 +268,15 @@ impl Commits {
         Ok(Self { notices })
     }
 
-    /// Waits for a commit and says what it touched in the table of the family; nothing if it was in another.
-    pub fn next<A: Address>(&mut self, mut each: impl FnMut(Seen<A>)) {
+    /// Waits for a commit and says what it touched in the tables of the mode and family; nothing if it was in others.
+    pub fn next<A: Address>(&mut self, mode: Mode, mut each: impl FnMut(Seen<A>)) {
         let outcome = self.notices.next(|notice| {
-            if notice.family == family::<A>() && notice.table.as_str() == TABLE {
-                seen(notice, &mut each);
+            let table = notice.table.as_str();
+            match mode {
+                _ if notice.family != family::<A>() => {}
+                Mode::Nftables if table == TABLE => seen(notice, &mut each),
+                Mode::Iptables if matches!(table, "nat" | "filter") => each(seen_in_chains(notice)),
+                _ => {}
             }
         });
         match outcome {
@@ -287,6 +303,22 @@ fn seen<A: Address>(notice: Notice, each: &mut impl FnMut(Seen<A>)) {
         }
         Touched::Table => each(Seen::Anything),
         Touched::Set => {}
+    }
+}
+
+fn seen_in_chains<A: Address>(notice: Notice) -> Seen<A> {
+    match notice.touched {
+        Touched::Chain(name) => {
+            // Those of a Service, or of an endpoint; the others are shared.
+            let own = name.as_str().starts_with(iptables::ENDPOINT_PREFIX)
+                || iptables::is_of_service(name.as_str());
+            if own {
+                Seen::Chain(name.as_str().to_owned())
+            } else {
+                Seen::Ground
+            }
+        }
+        _ => Seen::Anything,
     }
 }
 
@@ -331,6 +363,10 @@ fn decode<A: Address>(value: &Value) -> Option<Key<A>> {
             .find(|protocol| protocol.number() == number)?,
         port: u16::from_be_bytes([*rest.get(4)?, *rest.get(5)?]),
     })
+}
+
+fn open() -> Result<Client, ProgramError> {
+    Client::open(Buffers::default()).map_err(|error| missing(io::Error::other(error)))
 }
 
 fn missing(source: io::Error) -> ProgramError {

@@ -13,10 +13,11 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use pointsman_dataplane::{Change, ProgramError, Watermark};
+use pointsman_kernel::Mode;
 use pointsman_kernel::interfaces::has_family;
-use pointsman_kernel::observed::{Commits, KubeProxyTable, Seen};
+use pointsman_kernel::observed::{Commits, KubeProxyChains, KubeProxyTable, Seen, has_older_tables};
 use pointsman_model::{Address, ServiceName};
-use pointsman_observe::{Behind, Key, Step, Tracker, nftables};
+use pointsman_observe::{Behind, Key, Place, Statement, Step, Tracker, iptables, nftables};
 
 use crate::worker::Chain;
 
@@ -59,6 +60,7 @@ enum Input<A> {
 #[derive(Debug)]
 struct Touched<A> {
     services: BTreeSet<ServiceName>,
+    chains: BTreeSet<String>,
     keys: BTreeSet<Key<A>>,
     ground: bool,
     anything: bool,
@@ -68,6 +70,7 @@ impl<A> Default for Touched<A> {
     fn default() -> Self {
         Self {
             services: BTreeSet::new(),
+            chains: BTreeSet::new(),
             keys: BTreeSet::new(),
             ground: false,
             anything: false,
@@ -79,6 +82,7 @@ impl<A: Address> Touched<A> {
     fn add(&mut self, seen: Seen<A>) {
         match seen {
             Seen::Service(name) => drop(self.services.insert(name)),
+            Seen::Chain(name) => drop(self.chains.insert(name)),
             Seen::Key(key) => drop(self.keys.insert(key)),
             Seen::Ground => self.ground = true,
             Seen::Anything => self.anything = true,
@@ -86,20 +90,27 @@ impl<A: Address> Touched<A> {
     }
 
     fn is_empty(&self) -> bool {
-        self.services.is_empty() && self.keys.is_empty() && !self.ground && !self.anything
+        self.services.is_empty()
+            && self.chains.is_empty()
+            && self.keys.is_empty()
+            && !self.ground
+            && !self.anything
     }
 }
 
 impl<A: Address> Observer<A> {
     /// Starts the threads; `report` gets what they find out.
-    pub fn start(report: impl Fn(Observed) + Send + 'static) -> std::io::Result<Self> {
+    pub fn start(mode: Mode, report: impl Fn(Observed) + Send + 'static) -> std::io::Result<Self> {
         let (inputs, received) = mpsc::channel();
         if has_family(A::FAMILY) {
             let touched = Arc::default();
             let commits = Commits::follow().map_err(std::io::Error::other)?;
-            let rules = KubeProxyTable::open().map_err(std::io::Error::other)?;
+            let rules = Rules::open(mode).map_err(std::io::Error::other)?;
             let mut reader = Reader {
-                tracker: Tracker::new(nftables::statement),
+                tracker: Tracker::new(match mode {
+                    Mode::Iptables => iptables::statement,
+                    Mode::Nftables => nftables::statement,
+                }),
                 rules,
                 touched: Arc::clone(&touched),
                 ground: true,
@@ -108,7 +119,7 @@ impl<A: Address> Observer<A> {
             };
             let sender = inputs.clone();
             spawn(format!("commits-{}", A::FAMILY), move || {
-                follow(commits, &touched, &sender)
+                follow(mode, commits, &touched, &sender)
             })?;
             spawn(format!("observe-{}", A::FAMILY), move || {
                 reader.run(&received, report)
@@ -138,16 +149,22 @@ fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> std::io::Result<(
 }
 
 /// Notes what commits touch, until nobody wants to know.
-fn follow<A: Address>(mut commits: Commits, touched: &Mutex<Touched<A>>, inputs: &mpsc::Sender<Input<A>>) {
+fn follow<A: Address>(
+    mode: Mode,
+    mut commits: Commits,
+    touched: &Mutex<Touched<A>>,
+    inputs: &mpsc::Sender<Input<A>>,
+) {
     loop {
         let mut seen = Touched::default();
-        commits.next(|part| seen.add(part));
+        commits.next(mode, |part| seen.add(part));
         if seen.is_empty() {
             continue;
         }
         let mut touched = touched.lock().unwrap_or_else(PoisonError::into_inner);
         let waited_for = touched.is_empty();
         touched.services.append(&mut seen.services);
+        touched.chains.append(&mut seen.chains);
         touched.keys.append(&mut seen.keys);
         touched.ground |= seen.ground;
         touched.anything |= seen.anything;
@@ -171,10 +188,52 @@ fn nothing_to_say<A: Address>(inputs: &mpsc::Receiver<Input<A>>, report: impl Fn
     }
 }
 
+/// kube-proxy's rules in the mode that it writes them.
+enum Rules<A> {
+    Table(KubeProxyTable),
+    Chains(KubeProxyChains<A>),
+}
+
+impl<A: Address> Rules<A> {
+    fn open(mode: Mode) -> Result<Self, ProgramError> {
+        Ok(match mode {
+            Mode::Nftables => Self::Table(KubeProxyTable::open()?),
+            Mode::Iptables => {
+                if has_older_tables(A::FAMILY) {
+                    tracing::warn!(family = %A::FAMILY, "rules of the older iptables interface are here, too, and cannot be followed");
+                }
+                Self::Chains(KubeProxyChains::open()?)
+            }
+        })
+    }
+
+    fn read(&mut self, places: &BTreeSet<Place<A>>) -> Result<Statement<A>, ProgramError> {
+        match self {
+            Self::Table(table) => table.read(places),
+            Self::Chains(chains) => chains.read(places),
+        }
+    }
+
+    fn missing(&mut self) -> Result<Option<String>, ProgramError> {
+        match self {
+            Self::Table(table) => table.missing::<A>(),
+            Self::Chains(chains) => chains.missing(),
+        }
+    }
+
+    /// Destinations whose rules changed, where commits do not name them.
+    fn changed(&mut self) -> Result<BTreeSet<Key<A>>, ProgramError> {
+        match self {
+            Self::Table(_) => Ok(BTreeSet::new()),
+            Self::Chains(chains) => chains.changed(),
+        }
+    }
+}
+
 /// Decides and reads.
 struct Reader<A> {
     tracker: Tracker<A>,
-    rules: KubeProxyTable,
+    rules: Rules<A>,
     touched: Arc<Mutex<Touched<A>>>,
     /// What all Services share has to be read.
     ground: bool,
@@ -228,6 +287,10 @@ impl<A: Address> Reader<A> {
                 let mut touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
                 let touched = std::mem::take(&mut *touched);
                 self.ground |= touched.ground || touched.anything;
+                touched
+                    .chains
+                    .iter()
+                    .for_each(|name| self.tracker.doubt_chain(name));
                 touched.services.iter().for_each(|name| self.tracker.doubt(name));
                 touched.keys.iter().for_each(|key| self.tracker.doubt_key(key));
                 self.tracker.doubt_unsaid();
@@ -240,7 +303,11 @@ impl<A: Address> Reader<A> {
 
     fn read(&mut self) -> Result<(), ProgramError> {
         if self.ground {
-            let missing = self.rules.missing::<A>()?;
+            let missing = self.rules.missing()?;
+            self.rules
+                .changed()?
+                .iter()
+                .for_each(|key| self.tracker.doubt_key(key));
             self.tracker.observe_ground(Instant::now(), missing);
             self.ground = false;
         }

@@ -80,7 +80,7 @@ impl<A: Address> Side<A> {
         let observer = match config.observe {
             true => {
                 let report = Arc::clone(&report);
-                Some(Observer::start(move |observed| {
+                Some(Observer::start(mode, move |observed| {
                     report(Report::Observed(observed))
                 })?)
             }
