@@ -59,14 +59,20 @@ pub(super) fn resolve(flags: Flags, file: File) -> anyhow::Result<Config> {
             .interface_name_prefix
             .or(flags.pod_interface_name_prefix),
     )?;
-    let healthz = file.healthz_bind_address.or(flags.healthz_bind_address);
-    let metrics = file.metrics_bind_address.or(flags.metrics_bind_address);
+    // The file of an observer is kube-proxy's, which listens there itself.
+    let (file_healthz, file_metrics) = match flags.observe {
+        true => (None, None),
+        false => (file.healthz_bind_address, file.metrics_bind_address),
+    };
+    let healthz = file_healthz.or(flags.healthz_bind_address);
+    let metrics = file_metrics.or(flags.metrics_bind_address);
     let localhost_node_ports = file.iptables.localhost_node_ports;
     let bind_or_fail = file.bind_address_hard_fail.or(flags.bind_address_hard_fail);
     let mut config = Config {
         source: Source::from_flag(file.client_connection.kubeconfig.or(flags.kubeconfig)),
         node: node_name(flags.hostname_override.or(file.hostname_override))?,
         mode,
+        observe: flags.observe,
         min_sync_period,
         sync_period,
         restores: match gates.enabled(Feature::MinimizeIPTablesRestore) {

@@ -139,14 +139,13 @@ async fn containers_have_the_rights_they_need_and_no_others() {
             assert_eq!(own["privileged"], Value::Null, "{folder}");
             assert_eq!(own["capabilities"]["drop"], json!(["ALL"]), "{folder}");
             assert_eq!(either("seccompProfile")["type"], "RuntimeDefault", "{folder}");
-            let is_proxy = folder == "proxy-nftables";
-            let added = if is_proxy {
-                json!(["NET_ADMIN", "NET_RAW"])
-            } else {
-                Value::Null
+            let added = match &*folder {
+                "proxy-nftables" => json!(["NET_ADMIN", "NET_RAW"]),
+                "observer" => json!(["NET_ADMIN"]),
+                _ => Value::Null,
             };
             assert_eq!(own["capabilities"]["add"], added, "{folder}");
-            assert_eq!(either("runAsNonRoot") == true, !is_proxy, "{folder}");
+            assert_eq!(either("runAsNonRoot") == true, added.is_null(), "{folder}");
         }
         assert_eq!(pod["automountServiceAccountToken"], true, "{folder}");
         for field in ["hostPID", "hostIPC"] {

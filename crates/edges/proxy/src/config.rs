@@ -21,6 +21,8 @@ pub struct Config {
     pub node: String,
     /// How rules are written.
     pub mode: Mode,
+    /// Another program writes them, in this mode: write nothing, and follow what it writes.
+    pub observe: bool,
     /// The least time between two syncs.
     pub min_sync_period: Duration,
     /// How often failures are retried at the latest, and how often the rules are checked.
@@ -130,7 +132,10 @@ impl Config {
             node_ports,
             node_ip,
             localhost_node_ports: self.localhost_node_ports && self.mode == Mode::Iptables,
-            localhost: match self.mode == Mode::Nftables && self.nftables_localhost_node_ports {
+            localhost: match self.mode == Mode::Nftables
+                && self.nftables_localhost_node_ports
+                && !self.observe
+            {
                 true => self.node_ports.localhost::<A>(),
                 false => Localhost::Ignored,
             },
@@ -156,6 +161,7 @@ pub(crate) mod tests {
             source: Source::InCluster,
             node: "n1".into(),
             mode: Mode::Iptables,
+            observe: false,
             min_sync_period: Duration::ZERO,
             sync_period: Duration::from_secs(30),
             restores: Restores::Minimal,

@@ -21,6 +21,7 @@ mod run;
 mod flows;
 mod http;
 mod localhost;
+mod observer;
 mod others;
 mod owner;
 mod read;

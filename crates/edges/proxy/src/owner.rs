@@ -94,13 +94,14 @@ impl Owner {
         let node = NodeState {
             interfaces: interfaces::addresses()?,
             conntrack_liberal: interfaces::conntrack_is_liberal(),
-            named_counters: config.mode == Mode::Iptables && counters::make_named(),
+            named_counters: uses_counters(&config),
             ..NodeState::default()
         };
         let (health, watched) = watch::channel(Health {
             families: [SyncHealth::new(config.sync_period); 2],
             node_eligible: false,
             second_writer: None,
+            behind: [None, None],
         });
         let others = Others::new(&config, metrics.second_writers.clone(), events, reports.clone());
         let commits = Commits::default();
@@ -205,6 +206,7 @@ impl Owner {
             families: [self.v4.health(), self.v6.health()],
             node_eligible: self.node_eligible,
             second_writer: self.others.active(),
+            behind: [self.v4.behind().cloned(), self.v6.behind().cloned()],
         });
         wake
     }
@@ -222,7 +224,8 @@ impl Owner {
         if self.v4.take_overwritten() | self.v6.take_overwritten() {
             self.others.wrote(now, Writer::Iptables);
         }
-        if self.v4.has_replaced_predecessors() && self.v6.has_replaced_predecessors() {
+        if !self.config.observe && self.v4.has_replaced_predecessors() && self.v6.has_replaced_predecessors()
+        {
             self.others.start(self.v4.node_ip());
         }
         if committed {
@@ -232,9 +235,12 @@ impl Owner {
 
     /// Publishes how far both families are, and what load balancers may know of it.
     fn publish(&mut self) {
-        let ((v4, ports4), (v6, ports6)) = (self.v4.health_checks(), self.v6.health_checks());
-        self.servers.listen_on(ports4, ports6);
-        self.servers.reconcile([v4, v6]);
+        // Whoever writes the rules answers load balancers too.
+        if !self.config.observe {
+            let ((v4, ports4), (v6, ports6)) = (self.v4.health_checks(), self.v6.health_checks());
+            self.servers.listen_on(ports4, ports6);
+            self.servers.reconcile([v4, v6]);
+        }
         let progress = self.v4.progress().lower(self.v6.progress());
         if progress.committed != self.published {
             self.published = progress.committed;
@@ -250,7 +256,7 @@ impl Owner {
         }
         self.node.conntrack_liberal = interfaces::conntrack_is_liberal();
         // Rules that name a counter which somebody removed could not be written.
-        self.node.named_counters = self.config.mode == Mode::Iptables && counters::make_named();
+        self.node.named_counters = uses_counters(&self.config);
         self.node_changed(now);
         self.v4.look();
         self.v6.look();
@@ -407,6 +413,11 @@ impl Owner {
             Event::Synced(_) => self.node_awaited_until = None,
         }
     }
+}
+
+/// Whether rules may name counters, which are made here.
+fn uses_counters(config: &Config) -> bool {
+    config.mode == Mode::Iptables && !config.observe && counters::make_named()
 }
 
 /// The ranges of cluster addresses, by the name of the object that lists them.

@@ -110,6 +110,12 @@ pub(crate) struct Ends<A> {
 impl<A: Address> Ends<A> {
     /// Starts the thread, which first removes what a predecessor left, and goes on only where connections are to be ended.
     pub fn start(config: &Config, commits: Commits, metrics: ResetMetrics) -> std::io::Result<Self> {
+        if config.observe {
+            return Ok(Self {
+                orders: None,
+                thread: None,
+            });
+        }
         let goes_on = config.reset_dead_connections.is_some();
         let (sender, orders) = mpsc::channel();
         let thread = std::thread::Builder::new().name(format!("resets-{}", A::FAMILY));

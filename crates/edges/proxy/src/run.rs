@@ -118,7 +118,7 @@ pub async fn run(
         };
         let answer = metrics(registry, &config, watermarks);
         // Scripts and `explain` ask there, as they would ask kube-proxy.
-        if let Some(local) = loopback_beside(address) {
+        if let Some(local) = loopback_beside(address).filter(|_| !config.observe) {
             tasks.spawn(listen_and_serve(local, "metrics", door(local)?, answer.clone()));
         }
         listen(&mut tasks, address, &config, "metrics", door(address)?, answer)?;
@@ -145,7 +145,8 @@ pub async fn run(
         ));
     }
     drop(sender);
-    tracing::info!(node = config.node, mode = config.mode.as_str(), "starting");
+    let (mode, observe) = (config.mode.as_str(), config.observe);
+    tracing::info!(node = config.node, mode, observe, "starting");
     tasks.spawn(owner.run(inbox, reports));
     let ended = tokio::select! {
         ended = tasks.join_next() => ended,
@@ -201,8 +202,8 @@ async fn find_gone(client: Client, own: String, bound: Duration, sender: mpsc::S
 
 /// The mode that was asked for, or the one that was allowed instead where the kernel cannot do it.
 async fn possible_mode(config: &Config) -> Result<Mode, RunError> {
-    if config.mode == Mode::Iptables {
-        return Ok(Mode::Iptables);
+    if config.mode == Mode::Iptables || config.observe {
+        return Ok(config.mode);
     }
     let probed = tokio::task::spawn_blocking(probe_nftables::<Ipv4Addr>).await;
     match probed.map_err(|_| RunError::Ended)? {
@@ -262,7 +263,7 @@ fn start_watches(
     follow(tasks, client, node, sender, convert, |event| {
         Input::Node(Box::new(event))
     });
-    if config.mode == Mode::Nftables {
+    if config.mode == Mode::Nftables && !config.observe {
         // Older servers do not have them, and older roles may not read them.
         let ranges = Watcher::new(client.clone(), Scope::all(Resource::SERVICE_CIDRS)).optional();
         tasks.spawn(ranges.forward_together(sender.clone(), |event| Some(Input::ServiceRange(event))));
