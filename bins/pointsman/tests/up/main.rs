@@ -3,6 +3,7 @@
 //! Every test runs the real program with a name of its own, so that tests and clusters of the user can run
 //! side by side.
 
+mod background;
 mod cluster;
 mod ends;
 mod explain;

@@ -14,11 +14,13 @@
 mod apart;
 pub mod claim;
 mod demo;
+pub mod detach;
 mod dns;
 pub mod down;
 pub mod exec;
 mod leftovers;
 pub mod load;
+pub mod merged_kubeconfig;
 mod network;
 pub mod nodes;
 pub mod own_faults;

@@ -12,7 +12,7 @@ use pointsman_fabric::Netns;
 use pointsman_http::{Credentials as Shown, Target};
 use pointsman_objects::Node;
 use pointsman_objects::condition::ConditionStatus;
-use pointsman_objects::names::{NOT_READY_TAINT, UNREACHABLE_TAINT};
+use pointsman_objects::names::{NOT_READY_TAINT, UNREACHABLE_TAINT, ZONE_LABEL};
 use pointsman_objects::node::ConditionKind;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -140,6 +140,8 @@ pub struct Settings {
     pub opinions: Opinions,
     /// When proxies reset connections to pods of a node that is gone.
     pub reset_dead_connections: Option<Duration>,
+    /// The zone of each node, if it is in one.
+    pub zones: BTreeMap<String, String>,
 }
 
 impl Settings {
@@ -270,6 +272,9 @@ fn agent_arguments(plan: &Plan, node: &NodePlan, agent: &Agent, settings: &Setti
     }
     if let Some(period) = settings.report_every {
         arguments.push(format!("--node-status-update-frequency={}s", period.as_secs()).into());
+    }
+    if let Some(zone) = settings.zones.get(&node.name) {
+        arguments.push(format!("--node-labels={ZONE_LABEL}={zone}").into());
     }
     if settings.opinions != Opinions::OfAgents {
         arguments.push("--feature-gates=PeerReachability=false".into());

@@ -140,6 +140,12 @@ pub async fn start_nodes(
         },
         opinions: config.opinions,
         reset_dead_connections: config.reset_dead_connections,
+        zones: plan
+            .nodes()
+            .into_iter()
+            .map(|node| node.name)
+            .zip(config.zones.iter().cycle().cloned())
+            .collect(),
     };
     std::fs::create_dir_all(&settings.logs).with_context(|| format!("making {}", settings.logs.display()))?;
     for node in plan.nodes() {
@@ -262,6 +268,7 @@ pub fn record(config: &Config, plan: Option<&Plan>) -> Record {
         rootless: config.inside.is_some(),
         data_dir: absolute(&config.data_dir),
         kubeconfig: absolute(&config.data_dir.join("admin.kubeconfig")),
+        merged: config.merge_into.clone(),
         nodes: nodes
             .into_iter()
             .map(|node| NodeRecord {

@@ -4,7 +4,7 @@ use crate::claim::{self, Claim, Record};
 use crate::plan::{Block, Plan};
 use crate::progress::{Output, Progress};
 use crate::supervise::Supervisor;
-use crate::{apart, dns, leftovers, network, parts, rootless};
+use crate::{apart, dns, leftovers, merged_kubeconfig, network, parts, rootless};
 use anyhow::{Context, bail};
 use pointsman_api_server::Running as ApiServer;
 use pointsman_api_server::auth::kubeconfig::local_url;
@@ -24,10 +24,14 @@ pub struct Config {
     pub name: String,
     /// How many nodes, each in a network namespace of its own; 0 runs without nodes.
     pub nodes: u8,
+    /// Zones that the nodes are in, by turns; empty for none.
+    pub zones: Vec<String>,
     /// How the nodes' proxies write rules.
     pub proxy_mode: ProxyMode,
     /// Where the cluster's data lives; a later start finds it again.
     pub data_dir: PathBuf,
+    /// The kubeconfig that the cluster is merged into as long as it runs.
+    pub merge_into: Option<PathBuf>,
     /// Where the API server listens besides the link to the nodes.
     pub listen: Option<SocketAddr>,
     /// How long a node's lease lasts; agents renew it every quarter of that.
@@ -130,6 +134,7 @@ pub async fn run<P: Program>(mut config: Config) -> anyhow::Result<()> {
         }
         Err(error) => (Err(error), parts::record(&config, None)),
     };
+    let forgotten = merged_kubeconfig::forget(&facts);
     let removed = match config.nodes {
         0 => leftovers::Removed::default(),
         _ => leftovers::remove(&config.name, &facts).await,
@@ -142,6 +147,7 @@ pub async fn run<P: Program>(mut config: Config) -> anyhow::Result<()> {
     };
     // What ended the cluster matters more than what its end could not do.
     outcome?;
+    forgotten?;
     released
 }
 
@@ -149,11 +155,12 @@ pub async fn run<P: Program>(mut config: Config) -> anyhow::Result<()> {
 async fn prepare(config: &Config, progress: &Progress, claim: &Claim) -> anyhow::Result<Option<Plan>> {
     std::fs::create_dir_all(&config.data_dir)
         .with_context(|| format!("making {}", config.data_dir.display()))?;
+    let earlier = claim.earlier.clone().unwrap_or_default();
+    merged_kubeconfig::forget(&earlier)?;
     if config.nodes == 0 {
         claim.write(&parts::record(config, None))?;
         return Ok(None);
     }
-    let earlier = claim.earlier.clone().unwrap_or_default();
     let removed = leftovers::remove(&config.name, &earlier).await;
     if !removed.is_nothing() {
         progress.note(format_args!("cleaned up after an earlier run: {removed}"));
@@ -237,8 +244,7 @@ async fn serve_apart<P: Program>(
         gate: Some(served.gate),
         ..parts::record(config, Some(plan))
     };
-    claim.write(&facts)?;
-    progress.all_ready(&how_to_use(&facts), serde_json::to_value(&facts)?);
+    announce(&facts, claim, progress)?;
     tokio::select! {
         signal = stop => signal,
         never = parts::demonstrate(config, Some(plan), Some(&nodes), progress) => match never {},
@@ -323,8 +329,7 @@ impl Together {
                 .and_then(|collector| collector.gate_address),
             ..parts::record(config, plan)
         };
-        claim.write(&facts)?;
-        progress.all_ready(&how_to_use(&facts), serde_json::to_value(&facts)?);
+        announce(&facts, claim, progress)?;
         let collecting = async {
             match &mut self.collector {
                 Some(collector) => collector.ended().await,
@@ -393,6 +398,16 @@ pub(crate) fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
+/// Lets people and other commands know that everything serves.
+fn announce(facts: &Record, claim: &Claim, progress: &Progress) -> anyhow::Result<()> {
+    if let Some(file) = &facts.merged {
+        merged_kubeconfig::merge(file, &facts.name, &facts.kubeconfig)?;
+    }
+    claim.write(facts)?;
+    progress.all_ready(&how_to_use(facts), serde_json::to_value(facts)?);
+    Ok(())
+}
+
 fn how_to_use(facts: &Record) -> String {
     let name = match facts.name.as_str() {
         "pointsman" => String::new(),
@@ -402,16 +417,23 @@ fn how_to_use(facts: &Record) -> String {
         Some(node) => format!("pointsman exec{name} {} -- nft list ruleset", node.name),
         None => "kubectl get pods --watch".to_owned(),
     };
+    let first = match &facts.merged {
+        Some(file) => format!(
+            "kubectl cluster-info   # context {} in {}",
+            merged_kubeconfig::context_name(&facts.name),
+            file.display()
+        ),
+        None => format!("export KUBECONFIG={}", facts.kubeconfig.display()),
+    };
     let page = facts.page.as_deref().unwrap_or("none without nodes");
     format!(
         "serving   {}\npage      {page}\n\nTry, in another terminal:\n  \
-         export KUBECONFIG={}\n  \
+         {first}\n  \
          kubectl create deployment web --image=host --replicas=3 -- python3 -m http.server 8080\n  \
          kubectl expose deployment web --port=80 --target-port=8080 && kubectl get services,endpointslices\n  \
          {third}\n\n\
          Ctrl-C or `pointsman down{name}` stops it; the next start finds its data in {}.",
         facts.server,
-        facts.kubeconfig.display(),
         facts.data_dir.display(),
     )
 }

@@ -1,13 +1,13 @@
 //! How do PodDisruptionBudgets say how many pods may be evicted?
 
 use super::store::{Change, Kept, Moved, Store};
-use super::write::{Family, outcome, subject};
+use super::work::{Done, Work};
+use super::write::{Family, subject};
 use super::{Edge, Now};
-use crate::writer::Writers;
 use pointsman_api_client::events::Severity;
-use pointsman_api_client::{ApiError, ObjectKey, Resource};
+use pointsman_api_client::{ObjectKey, Resource};
 use pointsman_objects::{OwnerReference, Pod, PodDisruptionBudget};
-use pointsman_slices::queue::{Outcome, Pace, WorkQueue};
+use pointsman_slices::queue::Outcome;
 use pointsman_workloads::disruption::{BudgetPlan, plan};
 use std::sync::Arc;
 
@@ -15,45 +15,21 @@ const UNMANAGED: &str = "Some pods that this budget selects have no controller, 
     To count them, set \".spec.minAvailable\" of the budget to a number.";
 
 /// The disruption loop's state.
-pub(super) struct Budgets {
-    edge: Edge,
-    on: bool,
-    queue: WorkQueue<ObjectKey>,
-    pub writers: Writers<Done>,
-}
-
-/// What became of one status.
-pub(super) struct Done {
-    key: ObjectKey,
-    failure: Option<ApiError>,
-}
+pub(super) struct Budgets(pub Work);
 
 impl Budgets {
-    pub fn new(edge: Edge, on: bool, writers: usize) -> Self {
-        Self {
-            edge,
-            on,
-            queue: WorkQueue::new(Pace::default()),
-            writers: Writers::new(writers),
-        }
-    }
-
-    pub fn wake_at(&self) -> Option<std::time::Duration> {
-        self.queue.wake_at().filter(|_| self.writers.has_room())
-    }
-
     /// Finds out which budgets an event is about.
     pub fn observe(&mut self, store: &Store, change: &Change, now: Now) {
-        if !self.on {
+        if !self.0.on {
             return;
         }
         match change {
-            Change::Budget(moved) => self.queue.add(&moved.key, now.tick),
+            Change::Budget(moved) => self.0.queue.add(&moved.key, now.tick),
             Change::Pod { key, old, new } => {
                 for (budget, object) in store.budgets.of_namespace(key.namespace()) {
                     let covers = |pod: &Arc<Pod>| object.covers(&pod.metadata.labels);
                     if old.iter().chain(new).any(covers) {
-                        self.queue.add(budget, now.tick);
+                        self.0.queue.add(budget, now.tick);
                     }
                 }
             }
@@ -69,18 +45,18 @@ impl Budgets {
         let replicas = |object: &Option<Arc<T>>| object.as_ref().map(|object| object.replicas());
         if replicas(&moved.old) != replicas(&moved.new) {
             for (key, _) in store.budgets.of_namespace(moved.key.namespace()) {
-                self.queue.add(key, now.tick);
+                self.0.queue.add(key, now.tick);
             }
         }
     }
 
     /// Starts as many writes as there is room for.
     pub fn start(&mut self, store: &Store, now: Now) {
-        while self.writers.has_room()
-            && let Some(key) = self.queue.next(now.tick)
+        while self.0.writers.has_room()
+            && let Some(key) = self.0.queue.next(now.tick)
         {
             let Some(budget) = store.budgets.get(&key) else {
-                self.queue.finish(&key, Outcome::Done, now.tick);
+                self.0.queue.finish(&key, Outcome::Done, now.tick);
                 continue;
             };
             let pods = store.pods_in(&budget.metadata.namespace);
@@ -89,20 +65,22 @@ impl Budgets {
             let look_again = plan.look_again;
             self.tell(budget, &plan);
             match &plan.status {
-                None => self.queue.finish(&key, Outcome::Done, now.tick),
-                Some(_) => self
-                    .writers
-                    .start(write(self.edge.clone(), key.clone(), budget.clone(), plan)),
+                None => self.0.queue.finish(&key, Outcome::Done, now.tick),
+                Some(_) => {
+                    self.0
+                        .writers
+                        .start(write(self.0.edge.clone(), key.clone(), budget.clone(), plan))
+                }
             }
             if let Some(at) = look_again {
-                self.queue.add_at(&key, now.tick_at(at), now.tick);
+                self.0.queue.add_at(&key, now.tick_at(at), now.tick);
             }
         }
     }
 
     fn tell(&self, budget: &PodDisruptionBudget, plan: &BudgetPlan) {
         let about = subject("policy/v1", "PodDisruptionBudget", &budget.metadata);
-        let edge = &self.edge;
+        let edge = &self.0.edge;
         if plan.no_pods && plan.status.is_some() {
             edge.tell(
                 &about,
@@ -123,12 +101,6 @@ impl Budgets {
                 message,
             );
         }
-    }
-
-    /// Takes back a write.
-    pub fn finish(&mut self, done: Done, now: Now) {
-        let outcome = outcome(&done.key, done.failure.as_ref());
-        self.queue.finish(&done.key, outcome, now.tick);
     }
 }
 

@@ -1,14 +1,14 @@
 //! How do Deployments roll their ReplicaSets?
 
 use super::store::{Change, Store, key_of};
-use super::write::{Answer, Family, outcome};
+use super::work::{Done, Work};
+use super::write::{Answer, Family};
 use super::{Edge, Now};
-use crate::writer::Writers;
 use pointsman_api_client::events::Severity;
-use pointsman_api_client::{ApiError, DeleteOptions, ObjectKey, Patch, Resource};
+use pointsman_api_client::{ApiError, DeleteOptions, Patch, Resource};
 use pointsman_objects::template::NewReplicaSet;
 use pointsman_objects::{Deployment, Pod, ReplicaSet};
-use pointsman_slices::queue::{Outcome, Pace, WorkQueue};
+use pointsman_slices::queue::Outcome;
 use pointsman_workloads::deployment::{DeploymentPlan, REVISION_ANNOTATION, plan};
 use serde::de::IgnoredAny;
 use serde_json::json;
@@ -16,40 +16,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The Deployment loop's state.
-pub(super) struct Deployments {
-    edge: Edge,
-    on: bool,
-    queue: WorkQueue<ObjectKey>,
-    pub writers: Writers<Done>,
-}
-
-/// What became of one step.
-pub(super) struct Done {
-    key: ObjectKey,
-    failure: Option<ApiError>,
-}
+pub(super) struct Deployments(pub Work);
 
 impl Deployments {
-    pub fn new(edge: Edge, on: bool, writers: usize) -> Self {
-        Self {
-            edge,
-            on,
-            queue: WorkQueue::new(Pace::default()),
-            writers: Writers::new(writers),
-        }
-    }
-
-    pub fn wake_at(&self) -> Option<std::time::Duration> {
-        self.queue.wake_at().filter(|_| self.writers.has_room())
-    }
-
     /// Finds out whose work an event is.
     pub fn observe(&mut self, store: &Store, change: &Change, now: Now) {
-        if !self.on {
+        if !self.0.on {
             return;
         }
         match change {
-            Change::Deployment(moved) => self.queue.add(&moved.key, now.tick),
+            Change::Deployment(moved) => self.0.queue.add(&moved.key, now.tick),
             Change::Set(moved) => {
                 for set in moved.old.iter().chain(&moved.new) {
                     self.add_owner(store, set, now);
@@ -72,13 +48,13 @@ impl Deployments {
         match set.metadata.controller() {
             Some(owner) => {
                 if let Some(key) = store.deployments.key_of_uid(&owner.uid) {
-                    self.queue.add(key, now.tick);
+                    self.0.queue.add(key, now.tick);
                 }
             }
             None => {
                 for (key, deployment) in store.deployments.of_namespace(&set.metadata.namespace) {
                     if deployment.spec.selector.matches(&set.metadata.labels) {
-                        self.queue.add(key, now.tick);
+                        self.0.queue.add(key, now.tick);
                     }
                 }
             }
@@ -87,19 +63,19 @@ impl Deployments {
 
     /// Starts as many steps as there is room for.
     pub fn start(&mut self, store: &Store, now: Now) {
-        while self.writers.has_room()
-            && let Some(key) = self.queue.next(now.tick)
+        while self.0.writers.has_room()
+            && let Some(key) = self.0.queue.next(now.tick)
         {
             let Some(deployment) = store.deployments.get(&key) else {
-                self.queue.finish(&key, Outcome::Done, now.tick);
+                self.0.queue.finish(&key, Outcome::Done, now.tick);
                 continue;
             };
             let plan = plan_for(store, deployment, now);
             if plan.is_empty() {
-                self.queue.finish(&key, Outcome::Done, now.tick);
+                self.0.queue.finish(&key, Outcome::Done, now.tick);
             } else {
-                let step = carry_out(self.edge.clone(), deployment.clone(), plan.clone());
-                self.writers.start(async move {
+                let step = carry_out(self.0.edge.clone(), deployment.clone(), plan.clone());
+                self.0.writers.start(async move {
                     Done {
                         key,
                         failure: step.await.err(),
@@ -107,16 +83,11 @@ impl Deployments {
                 });
             }
             if let Some(at) = plan.look_again {
-                self.queue
+                self.0
+                    .queue
                     .add_at(&key_of(&deployment.metadata), now.tick_at(at), now.tick);
             }
         }
-    }
-
-    /// Takes back a step.
-    pub fn finish(&mut self, done: Done, now: Now) {
-        let outcome = outcome(&done.key, done.failure.as_ref());
-        self.queue.finish(&done.key, outcome, now.tick);
     }
 }
 

@@ -3,15 +3,15 @@
 use super::parents::{Parent, Step};
 use super::pods::Written;
 use super::store::{Change, Moved, Store};
-use super::write::{Family, outcome};
+use super::work::{Done, Work};
+use super::write::Family;
 use super::{Edge, Now};
-use crate::writer::Writers;
 use pointsman_api_client::events::Severity;
-use pointsman_api_client::{ApiError, DeleteOptions, ObjectKey, Patch, Resource};
+use pointsman_api_client::{ApiError, DeleteOptions, Patch, Resource};
 use pointsman_objects::job::TRACKING;
 use pointsman_objects::workload::LabelSelector;
 use pointsman_objects::{Job, Pod};
-use pointsman_slices::queue::{Outcome, Pace, WorkQueue};
+use pointsman_slices::queue::Outcome;
 use pointsman_workloads::job::{JobPlan, plan};
 use serde::de::IgnoredAny;
 use serde_json::json;
@@ -92,46 +92,22 @@ impl Edge {
 }
 
 /// Pods that wait to be counted by a Job that is gone. Nobody else lets them go.
-pub(super) struct Strays {
-    edge: Edge,
-    on: bool,
-    queue: WorkQueue<ObjectKey>,
-    pub writers: Writers<Done>,
-}
-
-/// What became of one pod.
-pub(super) struct Done {
-    key: ObjectKey,
-    failure: Option<ApiError>,
-}
+pub(super) struct Strays(pub Work);
 
 impl Strays {
-    pub fn new(edge: Edge, on: bool, writers: usize) -> Self {
-        Self {
-            edge,
-            on,
-            queue: WorkQueue::new(Pace::default()),
-            writers: Writers::new(writers),
-        }
-    }
-
-    pub fn wake_at(&self) -> Option<std::time::Duration> {
-        self.queue.wake_at().filter(|_| self.writers.has_room())
-    }
-
     pub fn observe(&mut self, store: &Store, change: &Change, now: Now) {
         match change {
-            _ if !self.on => {}
+            _ if !self.0.on => {}
             Change::Pod {
                 key, new: Some(pod), ..
-            } if is_tracked(pod) => self.queue.add(key, now.tick),
+            } if is_tracked(pod) => self.0.queue.add(key, now.tick),
             Change::Job(Moved {
                 old: Some(job),
                 new: None,
                 ..
             }) => {
                 for pod in store.pods_of(&job.metadata.uid).filter(|pod| is_tracked(pod)) {
-                    self.queue.add(&super::store::key_of(&pod.metadata), now.tick);
+                    self.0.queue.add(&super::store::key_of(&pod.metadata), now.tick);
                 }
             }
             _ => {}
@@ -139,8 +115,8 @@ impl Strays {
     }
 
     pub fn start(&mut self, store: &Store, now: Now) {
-        while self.writers.has_room()
-            && let Some(key) = self.queue.next(now.tick)
+        while self.0.writers.has_room()
+            && let Some(key) = self.0.queue.next(now.tick)
         {
             let pod = store.pod(&key).filter(|pod| is_tracked(pod));
             let owned = |pod: &&Arc<Pod>| {
@@ -148,11 +124,11 @@ impl Strays {
                     .is_some_and(|uid| store.jobs.key_of_uid(uid).is_some())
             };
             let Some(pod) = pod.filter(|pod| !owned(pod)).cloned() else {
-                self.queue.finish(&key, Outcome::Done, now.tick);
+                self.0.queue.finish(&key, Outcome::Done, now.tick);
                 continue;
             };
-            let edge = self.edge.clone();
-            self.writers.start(async move {
+            let edge = self.0.edge.clone();
+            self.0.writers.start(async move {
                 let metadata = &pod.metadata;
                 let outcome = edge
                     .let_go(&metadata.namespace, &metadata.name, &metadata.uid)
@@ -161,11 +137,6 @@ impl Strays {
                 Done { key, failure }
             });
         }
-    }
-
-    pub fn finish(&mut self, done: Done, now: Now) {
-        let outcome = outcome(&done.key, done.failure.as_ref());
-        self.queue.finish(&done.key, outcome, now.tick);
     }
 }
 

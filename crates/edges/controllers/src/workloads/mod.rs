@@ -14,6 +14,7 @@ mod replica_sets;
 mod scheduling;
 mod stateful_sets;
 mod store;
+mod work;
 mod write;
 
 use crate::loops::Loop;
@@ -39,6 +40,7 @@ use store::{Change, Kept, Store};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use work::Work;
 
 /// Events that may wait for the owner.
 const INBOX: usize = 1024;
@@ -125,13 +127,13 @@ async fn work(
         tokio::select! {
             biased;
             _ = stop.wait_for(|stop| *stop) => break,
-            done = owner.sets.writers.next() => owner.sets.finish(done, owner.store.now()),
-            done = owner.deployments.writers.next() => owner.deployments.finish(done, owner.store.now()),
-            done = owner.daemons.writers.next() => owner.daemons.finish(done, owner.store.now()),
-            done = owner.stateful.writers.next() => owner.stateful.finish(done, owner.store.now()),
-            done = owner.jobs.writers.next() => owner.jobs.finish(done, owner.store.now()),
-            done = owner.strays.writers.next() => owner.strays.finish(done, owner.store.now()),
-            done = owner.budgets.writers.next() => owner.budgets.finish(done, owner.store.now()),
+            done = owner.sets.work.writers.next() => owner.sets.finish(done, owner.store.now()),
+            done = owner.deployments.0.writers.next() => owner.deployments.0.finish(done, owner.store.now()),
+            done = owner.daemons.work.writers.next() => owner.daemons.finish(done, owner.store.now()),
+            done = owner.stateful.work.writers.next() => owner.stateful.finish(done, owner.store.now()),
+            done = owner.jobs.work.writers.next() => owner.jobs.finish(done, owner.store.now()),
+            done = owner.strays.0.writers.next() => owner.strays.0.finish(done, owner.store.now()),
+            done = owner.budgets.0.writers.next() => owner.budgets.0.finish(done, owner.store.now()),
             done = owner.scheduling.writers.next() => owner.scheduling.finish(done, owner.store.now()),
             done = owner.cleaning.writers.next() => owner.cleaning.finish(done),
             count = inbox.recv_many(&mut batch, INBOX) => {
@@ -267,12 +269,12 @@ impl Owner {
             store: Store::new(start),
             missing: sources,
             sets: Parents::new(edge.clone(), runs(Loop::ReplicaSets), writers),
-            deployments: Deployments::new(edge.clone(), runs(Loop::Deployments), writers),
+            deployments: Deployments(Work::new(edge.clone(), runs(Loop::Deployments), writers)),
             daemons: Parents::new(edge.clone(), runs(Loop::DaemonSets), writers),
             stateful: Parents::new(edge.clone(), runs(Loop::StatefulSets), writers),
             jobs: Parents::new(edge.clone(), runs(Loop::Jobs), writers),
-            strays: Strays::new(edge.clone(), runs(Loop::Jobs), writers),
-            budgets: Budgets::new(edge.clone(), runs(Loop::Disruption), writers),
+            strays: Strays(Work::new(edge.clone(), runs(Loop::Jobs), writers)),
+            budgets: Budgets(Work::new(edge.clone(), runs(Loop::Disruption), writers)),
             scheduling: Scheduling::new(edge.clone(), runs(Loop::Scheduler)),
             cleaning: Cleaning::new(
                 edge,
@@ -331,13 +333,13 @@ impl Owner {
     /// When a wait of one of the loops is over.
     fn wake_at(&self) -> Option<Instant> {
         let wakes = [
-            self.sets.wake_at(),
-            self.deployments.wake_at(),
-            self.daemons.wake_at(),
-            self.stateful.wake_at(),
-            self.jobs.wake_at(),
-            self.strays.wake_at(),
-            self.budgets.wake_at(),
+            self.sets.work.wake_at(),
+            self.deployments.0.wake_at(),
+            self.daemons.work.wake_at(),
+            self.stateful.work.wake_at(),
+            self.jobs.work.wake_at(),
+            self.strays.0.wake_at(),
+            self.budgets.0.wake_at(),
             self.scheduling.wake_at(),
             self.cleaning.wake_at(),
         ];
@@ -350,13 +352,13 @@ impl Owner {
     }
 
     async fn drain(self) {
-        self.sets.writers.drain().await;
-        self.deployments.writers.drain().await;
-        self.daemons.writers.drain().await;
-        self.stateful.writers.drain().await;
-        self.jobs.writers.drain().await;
-        self.strays.writers.drain().await;
-        self.budgets.writers.drain().await;
+        self.sets.work.writers.drain().await;
+        self.deployments.0.writers.drain().await;
+        self.daemons.work.writers.drain().await;
+        self.stateful.work.writers.drain().await;
+        self.jobs.work.writers.drain().await;
+        self.strays.0.writers.drain().await;
+        self.budgets.0.writers.drain().await;
         self.scheduling.writers.drain().await;
         self.cleaning.writers.drain().await;
     }

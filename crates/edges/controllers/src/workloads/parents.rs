@@ -5,14 +5,13 @@
 
 use super::pods::{Awaited, PATIENCE, Written};
 use super::store::{Change, Kept, Moved, Store, key_of};
+use super::work::Work;
 use super::write::outcome;
 use super::{Edge, Now};
-use crate::writer::Writers;
-use pointsman_api_client::ObjectKey;
 use pointsman_model::{Moment, Text};
 use pointsman_objects::Pod;
 use pointsman_objects::workload::LabelSelector;
-use pointsman_slices::queue::{Outcome, Pace, WorkQueue};
+use pointsman_slices::queue::Outcome;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -44,10 +43,7 @@ pub(super) struct Step<P> {
 
 /// The state of one such loop.
 pub(super) struct Parents<K: Parent> {
-    edge: Edge,
-    on: bool,
-    queue: WorkQueue<ObjectKey>,
-    pub writers: Writers<Done<K>>,
+    pub work: Work<Done<K>>,
     awaited: Awaited,
     /// Why the last creation or deletion failed, by uid.
     failures: HashMap<Text, String>,
@@ -62,22 +58,15 @@ pub(super) struct Done<K> {
 impl<K: Parent> Parents<K> {
     pub fn new(edge: Edge, on: bool, writers: usize) -> Self {
         Self {
-            edge,
-            on,
-            queue: WorkQueue::new(Pace::default()),
-            writers: Writers::new(writers),
+            work: Work::new(edge, on, writers),
             awaited: Awaited::default(),
             failures: HashMap::new(),
         }
     }
 
-    pub fn wake_at(&self) -> Option<std::time::Duration> {
-        self.queue.wake_at().filter(|_| self.writers.has_room())
-    }
-
     /// Finds out whose work an event is.
     pub fn observe(&mut self, store: &Store, change: &Change, now: Now) {
-        if !self.on {
+        if !self.work.on {
             return;
         }
         if let Some(moved) = K::moved(change) {
@@ -85,13 +74,13 @@ impl<K: Parent> Parents<K> {
                 self.awaited.forget(&old.metadata().uid);
                 self.failures.remove(&old.metadata().uid);
             }
-            self.queue.add(&moved.key, now.tick);
+            self.work.queue.add(&moved.key, now.tick);
         }
         match change {
             Change::Pod { old, new, .. } => self.pod_changed(store, old.as_deref(), new.as_deref(), now),
             Change::Node if K::READS_NODES => {
                 for key in K::filed(store).keys() {
-                    self.queue.add(key, now.tick);
+                    self.work.queue.add(key, now.tick);
                 }
             }
             _ => {}
@@ -102,7 +91,7 @@ impl<K: Parent> Parents<K> {
         let filed = K::filed(store);
         for uid in [old, new].into_iter().flatten().filter_map(Pod::controller_uid) {
             if let Some(key) = filed.key_of_uid(uid) {
-                self.queue.add(key, now.tick);
+                self.work.queue.add(key, now.tick);
             }
         }
         match (old, new) {
@@ -114,7 +103,7 @@ impl<K: Parent> Parents<K> {
             (_, Some(pod)) if pod.controller_uid().is_none() => {
                 for (key, parent) in filed.of_namespace(&pod.metadata.namespace) {
                     if parent.selector().matches(&pod.metadata.labels) {
-                        self.queue.add(key, now.tick);
+                        self.work.queue.add(key, now.tick);
                     }
                 }
             }
@@ -124,19 +113,19 @@ impl<K: Parent> Parents<K> {
 
     /// Starts as many passes as there is room for.
     pub fn start(&mut self, store: &Store, now: Now) {
-        while self.writers.has_room()
-            && let Some(key) = self.queue.next(now.tick)
+        while self.work.writers.has_room()
+            && let Some(key) = self.work.queue.next(now.tick)
         {
             let Some(parent) = K::filed(store).get(&key) else {
-                self.queue.finish(&key, Outcome::Done, now.tick);
+                self.work.queue.finish(&key, Outcome::Done, now.tick);
                 continue;
             };
             let metadata = parent.metadata();
             let uid = &metadata.uid;
             if !self.awaited.is_over(store, uid, now) {
                 // The events that are missing bring the key back; so does the end of patience.
-                self.queue.finish(&key, Outcome::Done, now.tick);
-                self.queue.add_at(&key, now.tick + PATIENCE, now.tick);
+                self.work.queue.finish(&key, Outcome::Done, now.tick);
+                self.work.queue.add_at(&key, now.tick + PATIENCE, now.tick);
                 continue;
             }
             let pods = store.pods_of(uid).chain(store.orphans(&metadata.namespace));
@@ -144,18 +133,18 @@ impl<K: Parent> Parents<K> {
             let failure = self.failures.get(uid).map(String::as_str);
             let Step { plan, look_again } = parent.plan(store, &pods, failure, now);
             match plan {
-                None => self.queue.finish(&key, Outcome::Done, now.tick),
+                None => self.work.queue.finish(&key, Outcome::Done, now.tick),
                 Some(plan) => {
                     self.awaited.begin(uid);
-                    let (edge, parent) = (self.edge.clone(), Arc::clone(parent));
-                    self.writers.start(async move {
+                    let (edge, parent) = (self.work.edge.clone(), Arc::clone(parent));
+                    self.work.writers.start(async move {
                         let written = Arc::clone(&parent).carry_out(edge, plan).await;
                         Done { parent, written }
                     });
                 }
             }
             if let Some(at) = look_again {
-                self.queue.add_at(&key, now.tick_at(at), now.tick);
+                self.work.queue.add_at(&key, now.tick_at(at), now.tick);
             }
         }
     }
@@ -169,7 +158,8 @@ impl<K: Parent> Parents<K> {
             None => drop(self.failures.remove(&metadata.uid)),
         }
         let key = key_of(metadata);
-        self.queue
+        self.work
+            .queue
             .finish(&key, outcome(&key, done.written.failure.as_ref()), now.tick);
     }
 }
