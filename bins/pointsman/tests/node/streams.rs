@@ -2,7 +2,7 @@
 
 use crate::lab::{Lab, on_a_node, pod_path};
 use pointsman_harness::eventually;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::process::{Output, Stdio};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
@@ -339,5 +339,36 @@ fn clients_attach_to_a_program_that_reads_and_to_one_that_does_not() {
             errors.contains("ephemeral containers are disabled for this cluster"),
             "{errors}"
         );
+    });
+}
+
+#[test]
+fn the_audit_log_says_when_a_stream_began_and_when_it_ended() {
+    on_a_node(async |lab| {
+        sleeper(lab, "host").await;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("audit.log");
+        lab.server
+            .set_flags(&[&format!("--audit-log-path={}", path.display())]);
+        lab.server.restart().await;
+        for (websocket, verb) in CARRIERS.into_iter().zip(["create", "get"]) {
+            let output = run(lab, websocket, &["exec", "host", "--", "true"], b"").await;
+            assert!(output.status.success(), "{output:?}");
+            let stages = eventually("the end is written", async || {
+                let log = std::fs::read_to_string(&path).unwrap();
+                let events = log
+                    .lines()
+                    .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+                let events = events.filter(|event| {
+                    event["objectRef"]["subresource"] == "exec"
+                        && event["verb"] == verb
+                        && event["responseStatus"]["code"] == 101
+                });
+                let stages: Vec<String> = events.map(|event| event["stage"].to_string()).collect();
+                (stages.len() == 2).then_some(stages)
+            })
+            .await;
+            assert_eq!(stages, ["\"ResponseStarted\"", "\"ResponseComplete\""]);
+        }
     });
 }

@@ -8,11 +8,16 @@ use pointsman_http::{IDLE, OnUpgrade, Proof, Target, Upgraded, upgraded, with_an
 use pointsman_spdy::{Decoder, Encoder, Frame};
 use serde_json::{Value, json};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
+use tokio::time::timeout;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::Role;
+
+/// How long a client waits on a busy machine.
+const SOON: Duration = Duration::from_secs(30);
 
 const SOCKET: [(&str, &str); 4] = [
     ("connection", "Upgrade"),
@@ -92,7 +97,7 @@ impl Client {
 /// What came on a channel until the end, and the code that closed the connection.
 async fn rest(socket: &mut WebSocketStream<Upgraded>) -> (Vec<u8>, Value, u16) {
     let (mut out, mut status, mut code) = (Vec::new(), Value::Null, 0);
-    while let Some(Ok(message)) = socket.next().await {
+    while let Some(Ok(message)) = timeout(SOON, socket.next()).await.expect("the connection ends") {
         match message {
             Message::Binary(bytes) if bytes.first() == Some(&1) => out.extend_from_slice(&bytes[1..]),
             Message::Binary(bytes) if bytes.first() == Some(&3) => {
@@ -191,7 +196,8 @@ fn half(stream: u32) -> Frame {
 async fn frames(stream: &mut Upgraded, enough: impl Fn(&[Frame]) -> bool) -> Vec<Frame> {
     let (mut decoder, mut frames, mut buffer) = (Decoder::default(), Vec::new(), vec![0; 4096]);
     while !enough(&frames) {
-        let length = stream.read(&mut buffer).await.unwrap_or(0);
+        let read = timeout(SOON, stream.read(&mut buffer)).await;
+        let length = read.expect("something comes").unwrap_or(0);
         if length == 0 {
             break;
         }

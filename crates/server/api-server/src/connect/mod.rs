@@ -36,10 +36,12 @@ impl Tunnel {
                 tokio::try_join!(upgraded(self.client, IDLE), upgraded(self.target, IDLE))?;
             tunnel(client, target).await
         };
-        tokio::select! {
-            Err(error) = joined => tracing::debug!(%error, "a tunnel ended"),
-            _ = stopping.wait_for(|stop| *stop) => {}
-            else => {}
+        let ended = tokio::select! {
+            ended = joined => ended,
+            _ = stopping.wait_for(|stop| *stop) => Ok(()),
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%error, "a tunnel ended");
         }
         drop(held);
     }

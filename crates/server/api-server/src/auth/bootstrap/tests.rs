@@ -289,11 +289,13 @@ fn the_server_itself_may_ask_agents_and_nothing_else() {
         &user(&identity),
         &[
             ("get", "nodes/proxy"),
+            // Streams to their pods.
+            ("create", "nodes/proxy"),
             ("get", "nodes/log"),
             ("get", "nodes/metrics"),
         ],
         &[
-            ("create", "nodes/proxy"),
+            ("delete", "nodes/proxy"),
             ("get", "nodes"),
             ("list", "nodes"),
             ("get", "secrets@default"),
