@@ -88,6 +88,6 @@ fn names_secret(volume: &Value, namespace: &str, secret: &str) -> bool {
                 str_at(maker, &[field, "namespace"]),
             )
         };
-        own || SECRETS.iter().any(|field| refer(field))
+        own || SECRETS.iter().any(refer)
     })
 }
