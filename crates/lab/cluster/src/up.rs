@@ -60,7 +60,7 @@ pub enum Opinions {
     OfAgents,
     /// As where nodes have kubelets. Whoever asks for it makes the namespace [`PEER_LEASES`] and lets proxies write Leases there.
     OfProxies,
-    /// For comparison.
+    /// Heartbeats alone tell, as without all this.
     OfNobody,
 }
 
