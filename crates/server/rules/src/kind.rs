@@ -40,6 +40,9 @@ pub struct Kind {
     pub subresources: &'static [Subresource],
     /// Whether DELETE answers with the object instead of a Success Status.
     pub delete_returns_object: bool,
+    /// Whether a deletion that does not say what becomes of its dependents lets them go. Upstream keeps that for the
+    /// oldest controllers.
+    pub orphans: bool,
     /// Whether the kind follows the rules of custom resources (no strategic merge patch, PUT needs
     /// a resourceVersion).
     pub custom: bool,
@@ -194,6 +197,7 @@ impl Kind {
             verbs: ALL_VERBS,
             subresources: &[],
             delete_returns_object: false,
+            orphans: false,
             custom: false,
             stored_as: None,
             selectable: &[],

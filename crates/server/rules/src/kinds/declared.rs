@@ -10,7 +10,7 @@ use crate::kind::Subresource::{Approval, Scale, Status};
 use crate::kind::{ActedOn, Kind, Scope, Subresource};
 use crate::meta::NameRule;
 use crate::strategy::declared::Declared;
-use crate::strategy::{declared, job};
+use crate::strategy::{declared, endpoint_slice, job};
 use crate::table::{Column, Printer, declared as table};
 
 const STATUS: &[Subresource] = &[Status];
@@ -81,6 +81,7 @@ pub static REPLICATION_CONTROLLER: Kind = Kind {
         number("Ready", "{.status.readyReplicas|0}"),
         AGE,
     ]),
+    orphans: true,
     ..core("ReplicationController", "replicationcontrollers", Namespaced)
 };
 
@@ -336,6 +337,7 @@ pub static ALL: &[&Kind] = &[
             wide("Containers", ".spec.template.spec.containers[*].name"),
             wide("Images", ".spec.template.spec.containers[*].image"),
         ]),
+        orphans: true,
         ..Kind::plain("batch", "v1", "Job", "jobs", Namespaced)
     },
     &AUTOSCALER,
@@ -493,6 +495,8 @@ pub static ALL: &[&Kind] = &[
         selectable: &["spec.parentRef"],
         strategy: &Declared {
             immutable: &["spec"],
+            names: NameRule::PathSegment,
+            validate: endpoint_slice::validate_ip_address,
             ..declared::PLAIN
         },
         printer: columns(&[
