@@ -11,9 +11,10 @@ use crate::auth::rbac::forbidden;
 use crate::auth::{Attributes, User, accounts, impersonation, node_restriction, reviews};
 use crate::http::compress;
 use crate::http::held::HeldBody;
+use crate::http::negotiate::{Form, negotiate};
 use crate::http::pretty::indented;
 use crate::http::query::{ListOptions, Query};
-use crate::http::route::{Route, Target, route};
+use crate::http::route::{Route, Target, Unserved, route};
 use crate::metrics::RequestLabels;
 use crate::read::select::Selection;
 use crate::reply::Reply;
@@ -155,6 +156,7 @@ async fn serve<B: RequestBody>(
                 review,
                 namespace,
                 method,
+                accept: text(&head.headers, header::ACCEPT),
                 content_type,
                 user,
             };
@@ -162,11 +164,20 @@ async fn serve<B: RequestBody>(
         }
         found => {
             let verb = method.as_str().to_lowercase();
-            let attributes = Attributes::path(&user, &verb, path);
+            let unserved = Unserved::of(path).filter(|_| found.is_none());
+            let attributes = match &unserved {
+                Some(about) => Attributes::resource(&user, about.verb(&method), about.group, about.plural)
+                    .in_namespace(about.namespace)
+                    .named(about.name)
+                    .subresource(about.subresource),
+                None => Attributes::path(&user, &verb, path),
+            };
             let admitted = admit(&server, &attributes, Width::ONE).await?;
             server.policy.authorize(&attributes)?;
             let route = found.ok_or(ApiError::NoSuchResource)?;
             only(&Method::GET, &method, path)?;
+            // What is answered at once needs no limit, but nonsense is refused everywhere.
+            query.timeout()?;
             let served = documents::serve(&server, route, &query, &head.headers).await;
             served.map(|reply| admitted.until_sent(reply))
         }
@@ -178,6 +189,7 @@ struct Asked {
     review: &'static Review,
     namespace: String,
     method: Method,
+    accept: Option<String>,
     content_type: Option<String>,
     user: User,
 }
@@ -215,6 +227,7 @@ impl Asked {
         let mut admitted = admit(server, &attributes, width(&body, MAX_REVIEW)).await?;
         server.policy.authorize(&attributes)?;
         only(&Method::POST, &self.method, review.plural)?;
+        negotiate(self.accept.as_deref(), &[Form::Json])?;
         let format = BodyFormat::from_content_type(self.content_type.as_deref())?;
         let body = admitted.read(body, MAX_REVIEW).await?;
         let answer = || {

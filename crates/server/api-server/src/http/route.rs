@@ -1,5 +1,6 @@
 //! What does a path ask for?
 
+use http::Method;
 use pointsman_rules::Kind;
 use pointsman_rules::kind::Subresource;
 use pointsman_rules::review::Review;
@@ -167,6 +168,59 @@ fn resource(group: &str, version: &str, rest: &[&str]) -> Option<Route> {
     }
 }
 
+/// What a path would name if its kind were served: who may not ask for that is told so, everybody else that there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unserved<'a> {
+    pub group: &'a str,
+    pub plural: &'a str,
+    pub namespace: &'a str,
+    pub name: &'a str,
+    pub subresource: &'a str,
+}
+
+impl<'a> Unserved<'a> {
+    /// `None` if the path cannot be about a resource.
+    pub fn of(path: &'a str) -> Option<Self> {
+        let mut parts = path.split('/').filter(|segment| !segment.is_empty());
+        let group = match parts.next()? {
+            "api" => "",
+            "apis" => parts.next()?,
+            _ => return None,
+        };
+        let _version = parts.next()?;
+        let mut plural = parts.next()?;
+        let mut namespace = "";
+        let mut rest = parts.clone();
+        if plural == "namespaces"
+            && let (Some(first), Some(second)) = (rest.next(), rest.next())
+        {
+            (namespace, plural, parts) = (first, second, rest);
+        }
+        let (name, subresource) = (parts.next().unwrap_or(""), parts.next().unwrap_or(""));
+        Some(Self {
+            group,
+            plural,
+            namespace,
+            name,
+            subresource,
+        })
+    }
+
+    /// The verb of a request about it.
+    pub fn verb(&self, method: &Method) -> &'static str {
+        match (method.as_str(), self.name.is_empty()) {
+            ("GET", true) => "list",
+            ("GET", false) => "get",
+            ("POST", _) => "create",
+            ("PUT", _) => "update",
+            ("PATCH", _) => "patch",
+            ("DELETE", true) => "deletecollection",
+            ("DELETE", false) => "delete",
+            _ => "",
+        }
+    }
+}
+
 /// Undoes percent-encoding; `None` if the result is not UTF-8 or could be mistaken for a path.
 fn decode_segment(segment: &str) -> Option<String> {
     let decoded = percent_encoding::percent_decode_str(segment)
@@ -184,6 +238,29 @@ mod tests {
         match route(path) {
             Some(Route::Resource(target)) => target,
             other => panic!("{path} is {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_path_of_an_unserved_kind_is_taken_apart_as_others_are() {
+        let of = |path| {
+            let found = Unserved::of(path)?;
+            Some([
+                found.group,
+                found.namespace,
+                found.plural,
+                found.name,
+                found.subresource,
+            ])
+        };
+        assert_eq!(of("/apis/a.b/v1/things"), Some(["a.b", "", "things", "", ""]));
+        assert_eq!(
+            of("/apis/a.b/v1/namespaces/n/things/x/status"),
+            Some(["a.b", "n", "things", "x", "status"])
+        );
+        assert_eq!(of("/api/v9/namespaces/n"), Some(["", "", "namespaces", "n", ""]));
+        for path in ["/apis/a.b/v1", "/api", "/", "/metrics/x/y/z"] {
+            assert_eq!(of(path), None, "{path}");
         }
     }
 
