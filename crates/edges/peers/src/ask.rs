@@ -86,6 +86,13 @@ pub async fn ask(
     }
 }
 
+/// The time in whole microseconds, as asks carry it: an answer says by it which ask it is to, and a nanosecond beside that
+/// it would be to none, and every ask lost.
+pub(crate) fn since(start: Instant) -> Duration {
+    let elapsed = start.elapsed();
+    Duration::new(elapsed.as_secs(), elapsed.subsec_micros() * 1000)
+}
+
 pub(crate) async fn sleep_until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
@@ -156,7 +163,7 @@ struct Asker {
 
 impl Asker {
     fn now(&self) -> Duration {
-        self.start.elapsed()
+        since(self.start)
     }
 
     fn opinions(&self) -> String {

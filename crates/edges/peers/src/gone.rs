@@ -3,7 +3,7 @@
 //! It follows the controllers' list of withdrawn nodes, which is empty nearly always, and asks those in it for as long as they
 //! are. [`Gone`] decides; where a node is asked says its Node, which is read when it is first listed.
 
-use crate::ask::{Sockets, place, sleep_until};
+use crate::ask::{Sockets, place, since, sleep_until};
 use pointsman_api_client::{Client, Event, Resource, Scope, Watcher};
 use pointsman_model::Text;
 use pointsman_node_health::peers::Gone;
@@ -89,7 +89,7 @@ struct Follower {
 
 impl Follower {
     fn now(&self) -> Duration {
-        self.start.elapsed()
+        since(self.start)
     }
 
     fn list(&mut self, text: &str) {
