@@ -42,7 +42,7 @@ pub struct Mirror {
     pub annotations: Labels,
     pub address_type: AddressType,
     pub ports: PortSet,
-    /// Sorted.
+    /// In the order of their addresses, as a plan compares them.
     pub endpoints: Vec<Endpoint>,
 }
 

@@ -155,7 +155,7 @@ struct Asker {
     rings: Rings,
     places: Places,
     /// The peers, by where they are asked.
-    names: BTreeMap<IpAddr, Text>,
+    names: BTreeMap<IpAddr, Vec<Text>>,
     observer: Observer,
     start: Instant,
     metrics: Metrics,
@@ -185,8 +185,7 @@ impl Asker {
             true => self.rings.peers(&self.own),
             false => Vec::new(),
         };
-        let place = |name: &Text| Some((*self.places.get(name)?, name.clone()));
-        self.names = peers.iter().filter_map(place).collect();
+        self.names = by_place(&peers, &self.places);
         self.metrics.peers.set(peers.len() as f64);
         self.observer.set_peers(&peers, self.now())
     }
@@ -202,9 +201,11 @@ impl Asker {
         } = self;
         let mut changed = false;
         sockets.read(now, |from, sent| {
-            if let Some(name) = names.get(&from) {
+            if let Some(names) = names.get(&from) {
                 metrics.answers.inc();
-                changed |= observer.answered(name, sent, now);
+                for name in names {
+                    changed |= observer.answered(name, sent, now);
+                }
             }
         });
         changed
@@ -230,5 +231,30 @@ impl Asker {
             }
         }
         changed
+    }
+}
+
+/// Whose an answer from an address is. A node that says it has another's address gets that one's answers, and must not take
+/// them away.
+fn by_place(peers: &[Text], places: &Places) -> BTreeMap<IpAddr, Vec<Text>> {
+    let mut names: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for name in peers {
+        if let Some(place) = places.get(name) {
+            names.entry(*place).or_default().push(name.clone());
+        }
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_claims_the_address_of_another_takes_no_answers_away() {
+        let address: IpAddr = [10, 0, 0, 1].into();
+        let peers = [Text::from("a"), Text::from("z"), Text::from("unknown")];
+        let places = peers[..2].iter().map(|name| (name.clone(), address)).collect();
+        assert_eq!(by_place(&peers, &places)[&address], peers[..2]);
     }
 }

@@ -35,7 +35,7 @@ pub(super) trait Parent: Kept {
 
 /// One decision.
 pub(super) struct Step<P> {
-    /// What to write, if there is anything.
+    /// Empty ones are left out, so that nothing is written for them.
     pub plan: Option<P>,
     /// When the answer may change without an event.
     pub look_again: Option<Moment>,
