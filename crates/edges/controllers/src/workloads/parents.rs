@@ -33,7 +33,7 @@ pub(super) trait Parent: Kept {
     fn carry_out(self: Arc<Self>, edge: Edge, plan: Self::Plan) -> impl Future<Output = Written> + Send;
 }
 
-/// One decision.
+/// What a kind decided in one pass.
 pub(super) struct Step<P> {
     /// What to write, if there is anything.
     pub plan: Option<P>,

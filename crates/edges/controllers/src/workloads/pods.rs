@@ -105,7 +105,7 @@ impl Edge {
     pub async fn write_pods(
         &self,
         family: &Family<'_>,
-        (adopt, release): (&Vec<(String, String)>, &Vec<(String, String)>),
+        (adopt, release): (&Identities, &Identities),
         create: impl Iterator<Item = Value>,
         delete: &Identities,
     ) -> Written {
