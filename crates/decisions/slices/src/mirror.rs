@@ -42,7 +42,7 @@ pub struct Mirror {
     pub annotations: Labels,
     pub address_type: AddressType,
     pub ports: PortSet,
-    /// In the order of their addresses, as a plan compares them.
+    /// In order, so that two mirrors of the same Endpoints are equal.
     pub endpoints: Vec<Endpoint>,
 }
 

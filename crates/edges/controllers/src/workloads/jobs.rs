@@ -73,8 +73,7 @@ impl Parent for Job {
         }
         let create = plan.create.iter().map(|index| self.new_pod(*index));
         let delete = [plan.fail, plan.discard].concat();
-        edge.write_pods(&family, (&Vec::new(), &Vec::new()), create, &delete)
-            .await
+        edge.write_pods(&family, (&[], &[]), create, &delete).await
     }
 }
 

@@ -33,7 +33,7 @@ pub(super) trait Parent: Kept {
     fn carry_out(self: Arc<Self>, edge: Edge, plan: Self::Plan) -> impl Future<Output = Written> + Send;
 }
 
-/// One decision.
+/// What a kind decided in one pass.
 pub(super) struct Step<P> {
     /// Empty ones are left out, so that nothing is written for them.
     pub plan: Option<P>,

@@ -55,9 +55,13 @@ impl Parent for StatefulSet {
             Ok(None) => return Written::default(),
             Err(error) => return Written::failed(error),
         };
-        let claims = (&*plan.adopt, &*plan.release);
         let mut written = edge
-            .write_pods(&family, claims, create.into_iter(), &plan.delete)
+            .write_pods(
+                &family,
+                (&plan.adopt, &plan.release),
+                create.into_iter(),
+                &plan.delete,
+            )
             .await;
         written.status(
             edge.write_status(&family, &self.status, plan.status.as_ref())

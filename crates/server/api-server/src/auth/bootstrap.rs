@@ -7,6 +7,7 @@
 
 use super::authn::{AUTHENTICATED, MASTERS, NODES, UNAUTHENTICATED};
 use super::rbac::{self, Rule, covers};
+use own::{controller_rules, dns_rules, sli_rules};
 use pointsman_rules::value::{self, at, list_at, str_at};
 use serde_json::{Value, json};
 
@@ -373,105 +374,6 @@ fn kubelet_client_rules() -> Vec<Value> {
     ]
 }
 
-fn controller_rules() -> Vec<Value> {
-    vec![
-        rule(&[""], &["services", "namespaces"], READ),
-        // Node lifecycle writes taints and conditions, and removes nothing.
-        rule(&[""], &["nodes"], &["get", "list", "watch", "update", "patch"]),
-        rule(&[""], &["nodes/status"], &["update", "patch"]),
-        // ReplicaSets create and delete pods, taint eviction and pod collection delete them.
-        rule(
-            &[""],
-            &["pods"],
-            &["get", "list", "watch", "create", "update", "patch", "delete"],
-        ),
-        rule(&[""], &["pods/status"], &["update", "patch"]),
-        rule(&[""], &["pods/binding", "pods/eviction"], &["create"]),
-        rule(
-            &[DISCOVERY],
-            &["endpointslices"],
-            &[READ, &["create", "update", "patch", "delete"]].concat(),
-        ),
-        // Kept for readers that know nothing newer than Endpoints.
-        rule(
-            &[""],
-            &["endpoints"],
-            &[READ, &["create", "update", "patch", "delete"]].concat(),
-        ),
-        rule(
-            &[APPS],
-            &["daemonsets", "deployments", "statefulsets"],
-            &["get", "list", "watch", "update", "patch"],
-        ),
-        rule(
-            &[APPS],
-            &[
-                "daemonsets/status",
-                "deployments/status",
-                "replicasets/status",
-                "statefulsets/status",
-            ],
-            &["update", "patch"],
-        ),
-        // Templates of StatefulSets as they were, and the claims of their pods.
-        rule(
-            &[APPS],
-            &["controllerrevisions"],
-            &["get", "list", "watch", "create", "update", "patch", "delete"],
-        ),
-        rule(&[""], &["persistentvolumeclaims"], &["get", "create"]),
-        // A Job is removed at the end of its time to live.
-        rule(
-            &["batch"],
-            &["jobs"],
-            &["get", "list", "watch", "update", "patch", "delete"],
-        ),
-        rule(&["batch"], &["jobs/status"], &["update", "patch"]),
-        rule(
-            &[APPS],
-            &["replicasets"],
-            &["get", "list", "watch", "create", "update", "patch", "delete"],
-        ),
-        rule(&["policy"], &["poddisruptionbudgets"], READ),
-        rule(
-            &["policy"],
-            &["poddisruptionbudgets/status"],
-            &["update", "patch"],
-        ),
-        // Latency profiles are read, and their progress reported.
-        rule(&["config.openshift.io"], &["nodes"], READ),
-        rule(&["config.openshift.io"], &["nodes/status"], &["update", "patch"]),
-        rule(&[""], &["configmaps"], READ),
-        // Heartbeats of all nodes are watched; only leader election writes leases.
-        rule(&[COORDINATION], &["leases"], READ),
-        rule(&[AUTHENTICATION], &["tokenreviews"], &["create"]),
-        rule(&[AUTHORIZATION], &["subjectaccessreviews"], &["create"]),
-        events(),
-    ]
-}
-
-fn sli_rules() -> Vec<Value> {
-    vec![
-        rule(&[""], &["services", "pods", "nodes"], LIST_WATCH),
-        rule(&[DISCOVERY], &["endpointslices"], LIST_WATCH),
-        rule(&[""], &["nodes/metrics"], &["get"]),
-        paths(&["/metrics", "/watermark", "/clock"], &["get"]),
-        // The latency profile and how far it is rolled out.
-        rule(&["config.openshift.io"], &["nodes"], READ),
-        rule(&["", EVENTS], &["events"], &["create", "patch"]),
-    ]
-}
-
-fn dns_rules() -> Vec<Value> {
-    vec![
-        rule(&[""], &["services"], LIST_WATCH),
-        rule(&[DISCOVERY], &["endpointslices"], LIST_WATCH),
-        // Who reads its metrics is for the server to say.
-        rule(&[AUTHENTICATION], &["tokenreviews"], &["create"]),
-        rule(&[AUTHORIZATION], &["subjectaccessreviews"], &["create"]),
-    ]
-}
-
 /// Leases, and the profile's settings, that controllers write in `kube-system`.
 fn leader_election() -> Vec<Value> {
     let rules = json!([
@@ -635,5 +537,6 @@ fn add_missing(result: &mut Value, wanted: &Value, path: &[&str]) {
     }
 }
 
+mod own;
 #[cfg(test)]
 mod tests;
