@@ -329,6 +329,42 @@ impl Index {
         })
     }
 
+    /// What decides some of a Service's slices: these, the pods in them, and some pods more. `None` if one of the
+    /// slices is not known.
+    pub(crate) fn inputs_of<'a, 's, 'p>(
+        &'a self,
+        key: &ServiceKey,
+        slices: impl IntoIterator<Item = &'s Text>,
+        more: impl Iterator<Item = &'p Text>,
+    ) -> Option<Inputs<'a>> {
+        let namespace = self.namespaces.get(&key.namespace)?;
+        let entry = namespace.services.get(&key.name)?;
+        let known = namespace.slices.get(&key.name)?;
+        let slices = slices
+            .into_iter()
+            .map(|name| known.get(name).map(|slice| &**slice));
+        let slices: Vec<&EndpointSlice> = slices.collect::<Option<_>>()?;
+        let mut pods: Vec<&Pod> = slices
+            .iter()
+            .flat_map(|slice| &slice.endpoints)
+            .filter_map(|endpoint| endpoint.target.as_ref())
+            .map(|target| &*target.name)
+            .chain(more.map(|name| &**name))
+            .filter_map(|name| namespace.pods.get(name))
+            .filter(|pod| entry.groups.contains(&pod.metadata.labels))
+            .map(|pod| &**pod)
+            .collect();
+        pods.sort_unstable_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+        pods.dedup_by(|a, b| a.metadata.name == b.metadata.name);
+        Some(Inputs {
+            service: &entry.service,
+            pods,
+            slices,
+            nodes: &self.nodes,
+            zones: &self.zones,
+        })
+    }
+
     /// Each zone's share of the CPUs.
     pub fn zones(&self) -> &ZoneCapacity {
         &self.zones

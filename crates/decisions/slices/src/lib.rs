@@ -20,6 +20,7 @@ pub mod trigger;
 pub mod write;
 
 mod desired;
+mod settled;
 
 pub use node::{NodeFacts, Nodes};
 pub use plan::{Inputs, Settings, SlicePlan, plan};

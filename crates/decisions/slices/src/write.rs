@@ -30,6 +30,8 @@ pub struct SliceCreate {
 pub struct SliceUpdate {
     pub namespace: Text,
     pub name: Text,
+    /// Kind of addresses.
+    pub family: AddressType,
     pub uid: Text,
     /// The version that was planned from; the write must fail if it is not the latest.
     pub resource_version: Box<str>,
@@ -107,6 +109,7 @@ impl SliceUpdate {
         Self {
             namespace: slice.metadata.namespace.clone(),
             name: slice.metadata.name.clone(),
+            family: slice.address_type,
             uid: slice.metadata.uid.clone(),
             resource_version: slice.metadata.resource_version.clone(),
             labels: relabelled,
