@@ -175,6 +175,7 @@ fn container(pod: &PodUid) -> ContainerSpec {
         limits: Limits::default(),
         security: Security::default(),
         termination_message: None,
+        attachable: Default::default(),
         labels: BTreeMap::new(),
     }
 }

@@ -3,6 +3,7 @@
 use crate::proxy;
 use clap::{Args, ValueEnum};
 use pointsman_api_client::Source;
+use pointsman_api_client::connect::usual_kubeconfig;
 use pointsman_cluster::place::{self, Place};
 use pointsman_cluster::rootless;
 use pointsman_model::ServiceName;
@@ -37,7 +38,7 @@ pub struct Flags {
     /// An address a client would use, or a Service with or without one of its ports.
     #[arg(value_name = "IP:PORT[/PROTOCOL] | NAMESPACE/SERVICE[:PORT]")]
     question: Question,
-    /// How to reach the API server; by default that of the cluster that `up` runs on this machine.
+    /// How to reach the API server; by default that of the cluster that `up` runs on this machine, else ~/.kube/config.
     #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
     /// The node; by default this machine's.
@@ -168,6 +169,9 @@ fn configure(flags: Flags, place: Option<Place>) -> anyhow::Result<(Config, Vec<
             known.cluster_cidr.get_or_insert(place.cluster.pod_range);
         }
         None => {
+            known.kubeconfig = known
+                .kubeconfig
+                .or_else(|| usual_kubeconfig().filter(|_| !has_file));
             let running = proxy::RunningProxy::ask();
             if running.is_none() && known.mode.is_none() && !has_file {
                 notes.push(

@@ -162,7 +162,10 @@ fn main() -> ExitCode {
     };
     let outcome = runtime.block_on(async {
         match cli.command {
-            Command::Up(flags) => up::run(flags.config()).await,
+            Command::Up(flags) => match flags.detached() {
+                Some((name, data_dir)) => cluster::detach::run(name, data_dir),
+                None => up::run(flags.config()?).await,
+            },
             Command::Down(flags) => cluster::down::run(&flags.name).await,
             Command::Status(flags) => {
                 return cluster::status::run(flags.name.as_deref(), flags.output.into()).await;
@@ -203,10 +206,11 @@ fn main() -> ExitCode {
 /// processes.
 fn before_threads(command: &Command) -> Option<anyhow::Result<ExitCode>> {
     match command {
-        Command::Up(flags) => {
-            let config = flags.config();
-            rootless::is_needed(&config).then(|| rootless::run(&config))
-        }
+        Command::Up(flags) if flags.detached().is_some() => None,
+        Command::Up(flags) => match flags.config() {
+            Ok(config) => rootless::is_needed(&config).then(|| rootless::run(&config)),
+            Err(error) => Some(Err(error)),
+        },
         Command::RootlessInit(flags) => Some(rootless::init(&flags.config())),
         Command::Inside { pid, command } => Some(rootless::run_inside(*pid, command)),
         _ => None,

@@ -90,14 +90,14 @@ enum Output {
 /// How a cluster is reached.
 #[derive(Args)]
 struct Connection {
-    /// How to reach the API server; without it, the pod's own service account is used.
+    /// How to reach the API server; without it, ~/.kube/config or the pod's own service account is used.
     #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
 }
 
 impl Connection {
     fn source(&self) -> Source {
-        Source::from_flag(self.kubeconfig.clone())
+        Source::of_user(self.kubeconfig.clone())
     }
 }
 

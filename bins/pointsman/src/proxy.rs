@@ -99,6 +99,13 @@ pub struct Flags {
     /// `pointsman controllers --peer-lease-namespace` reads it. For nodes of kubelets; by default nobody is asked.
     #[arg(long, value_name = "NAMESPACE")]
     peer_lease_namespace: Option<String>,
+    /// Reset connections to the pods of a node that the controllers have withdrawn, because its peers do not reach it, and
+    /// that has not answered this one either, both for so long (3s or more). By default, and with 0s, they are left to time out.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    reset_dead_connections: Option<Duration>,
+    /// Write nothing: follow the rules that kube-proxy writes on this node, in the mode named, and say how far they are.
+    #[arg(long, conflicts_with_all = ["cleanup", "cleanup_own", "init_only", "reset_dead_connections"])]
+    observe: bool,
     #[command(flatten)]
     conntrack: ConntrackFlags,
     /// Remove all rules of ours and of kube-proxy, and end.
@@ -244,7 +251,11 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         let text = serde_saphyr::to_string(&config.shown)?;
         return std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()));
     }
-    for (setting, error) in sysctl::apply(&conntrack) {
+    let settings = match config.observe {
+        true => Vec::new(),
+        false => sysctl::apply(&conntrack),
+    };
+    for (setting, error) in settings {
         tracing::warn!(setting, %error, "a setting of connection tracking cannot be changed");
     }
     if init_only {

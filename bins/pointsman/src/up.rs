@@ -2,16 +2,17 @@
 
 use crate::output::Output;
 use crate::shutdown::stop_signal;
-use crate::{apiserver, controllers, dns};
+use crate::{apiserver, controllers, dns, duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use pointsman_api_server::Running as ApiServer;
 use pointsman_cluster::containers::RuntimeKind;
 use pointsman_cluster::up::{self, Config, Program};
-use pointsman_cluster::{plan, rootless};
+use pointsman_cluster::{merged_kubeconfig, plan, rootless};
 use pointsman_latency_profile::{Catalog, Profile, UnknownProfile};
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// What a newcomer needs and nothing else.
@@ -28,6 +29,10 @@ pub struct Flags {
     /// How many nodes, each in a network namespace of its own; 0 runs without nodes.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(0..=i64::from(plan::MOST_NODES)))]
     nodes: u8,
+    /// Zones that the nodes are in, by turns: their names, or how many (zone-1, zone-2, ...). Nodes carry the label
+    /// topology.kubernetes.io/zone, which traffic distribution and topology-aware hints go by.
+    #[arg(long, value_name = "N|NAME,...", value_parser = zones)]
+    zones: Option<Zones>,
     /// How the nodes' proxies write rules.
     #[arg(long, value_enum, default_value_t = ProxyMode::Nftables)]
     proxy_mode: ProxyMode,
@@ -56,6 +61,17 @@ pub struct Flags {
     /// `pointsman profile apply`.
     #[arg(long, value_name = "PROFILE", value_parser = latency_profile, conflicts_with_all = ["demo", "apart"], verbatim_doc_comment)]
     latency_profile: Option<Profile>,
+    /// Let proxies reset connections to the pods of a node that nobody has reached for so long (3s or more); by default
+    /// they are left to time out.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    reset_dead_connections: Option<Duration>,
+    /// Add the context pointsman-NAME to the first file of $KUBECONFIG, or ~/.kube/config, and make it the current one, as
+    /// kind does. It is removed when the cluster stops.
+    #[arg(long)]
+    merge_kubeconfig: bool,
+    /// Return once the cluster serves; it goes on in the background, with its output in DIR/up.log, until `pointsman down`.
+    #[arg(long, conflicts_with = "demo")]
+    detach: bool,
     /// For whom output is written.
     #[arg(long, value_enum, default_value_t)]
     output: Output,
@@ -69,9 +85,16 @@ pub struct Flags {
     /// in a demonstration, so that each part can be made to fail alone.
     #[arg(long, hide = true)]
     apart: bool,
-    /// Let proxies say which nodes are not reached, as they do where nodes have kubelets, and agents nothing.
-    #[arg(long, hide = true)]
-    opinions_by_proxies: bool,
+    /// Who says which nodes are not reached: proxies do where nodes have kubelets.
+    #[arg(long, hide = true, value_enum, default_value_t = OpinionsOf::Agents)]
+    opinions_of: OpinionsOf,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum OpinionsOf {
+    Agents,
+    Proxies,
+    Nobody,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -91,11 +114,22 @@ enum ProxyMode {
 }
 
 impl Flags {
+    /// Where the cluster is started in the background, if that is asked for.
+    pub fn detached(&self) -> Option<(&str, &Path)> {
+        self.detach.then_some((&self.name, &self.data_dir))
+    }
+
     /// What they ask for.
-    pub fn config(&self) -> Config {
-        Config {
+    pub fn config(&self) -> anyhow::Result<Config> {
+        let merge_into = self
+            .merge_kubeconfig
+            .then(merged_kubeconfig::usual_file)
+            .transpose()?;
+        Ok(Config {
+            merge_into,
             name: self.name.clone(),
             nodes: self.nodes,
+            zones: self.zones.clone().map(|zones| zones.0).unwrap_or_default(),
             proxy_mode: match self.proxy_mode {
                 ProxyMode::Nftables => up::ProxyMode::Nftables,
                 ProxyMode::Iptables => up::ProxyMode::Iptables,
@@ -113,8 +147,42 @@ impl Flags {
             inside: self.inside,
             page: None,
             apart: self.apart,
-            opinions_by_proxies: self.opinions_by_proxies,
-        }
+            opinions: match self.opinions_of {
+                OpinionsOf::Agents => up::Opinions::OfAgents,
+                OpinionsOf::Proxies => up::Opinions::OfProxies,
+                OpinionsOf::Nobody => up::Opinions::OfNobody,
+            },
+            reset_dead_connections: self.reset_dead_connections,
+        })
+    }
+}
+
+/// Names of zones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Zones(Vec<String>);
+
+fn zones(text: &str) -> Result<Zones, String> {
+    if let Ok(count) = text.parse::<u8>() {
+        return match count {
+            0 => Err("there is at least one zone".into()),
+            count => Ok(Zones(
+                (1..=count).map(|number| format!("zone-{number}")).collect(),
+            )),
+        };
+    }
+    let names: Vec<String> = text.split(',').map(str::to_owned).collect();
+    let fits = |name: &String| {
+        let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        let ends = [name.bytes().next(), name.bytes().last()];
+        name.len() <= 63
+            && name.bytes().all(inner)
+            && ends
+                .iter()
+                .all(|end| end.is_some_and(|end| end.is_ascii_alphanumeric()))
+    };
+    match names.iter().find(|name| !fits(name)) {
+        Some(name) => Err(format!("{name:?} cannot be the value of a label")),
+        None => Ok(Zones(names)),
     }
 }
 
@@ -249,6 +317,21 @@ impl InitFlags {
             server_fd: self.server_fd,
             page_fd: self.page_fd,
             command: self.command.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zones_are_counted_or_named() {
+        let names = |text: &str| zones(text).map(|zones| zones.0.join(" "));
+        assert_eq!(names("2"), Ok("zone-1 zone-2".into()));
+        assert_eq!(names("a,eu-west.1b"), Ok("a eu-west.1b".into()));
+        for odd in ["0", "", "a,", "a,b c", "-a", "a=b"] {
+            assert!(names(odd).is_err(), "{odd:?}");
         }
     }
 }

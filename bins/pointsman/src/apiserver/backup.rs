@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use futures::stream::{BoxStream, StreamExt};
 use pointsman_api_client::client::Download;
 use pointsman_api_client::connect::{Source, connect};
+use pointsman_api_server::auth::keyring;
 use pointsman_store::StoreError;
 use pointsman_store::backup::{self, Contents, Reader};
 use pointsman_store::embedded::{self, EmbeddedStore, Options, RestoreError};
@@ -176,6 +177,8 @@ fn restore(flags: &RestoreFlags) -> anyhow::Result<String> {
         }
         RestoreError::Store(error) => error.into(),
     })?;
+    // The backup may need keys that what was there did not.
+    keyring::forget_done(&flags.data_dir.join("pki"))?;
     let replaced = restored.replaced.map_or(String::new(), |path| {
         format!("; what was there is in {}", path.display())
     });

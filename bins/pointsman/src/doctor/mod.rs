@@ -7,6 +7,7 @@ use crate::output::Output;
 use checks::{Cluster, Finding, Verdict};
 use clap::Args;
 use futures::future::join_all;
+use pointsman_api_client::connect::usual_kubeconfig;
 use pointsman_api_client::{Client, Resource, Source, connect};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -35,7 +36,7 @@ Exit codes:
   0  nothing stands in the way (there may be warnings)
   1  something does, and its line says what to do")]
 pub struct Flags {
-    /// How to reach the API server; without it only the machine is looked at.
+    /// How to reach the API server; by default ~/.kube/config. Without either only the machine is looked at.
     #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
     /// How to print the answer.
@@ -47,7 +48,7 @@ pub struct Flags {
 pub async fn run(flags: Flags) -> anyhow::Result<ExitCode> {
     let found = tokio::task::spawn_blocking(machine::look).await?;
     let mut findings = checks::machine(&found);
-    if let Some(kubeconfig) = flags.kubeconfig {
+    if let Some(kubeconfig) = flags.kubeconfig.or_else(usual_kubeconfig) {
         let asked = tokio::time::timeout(PATIENCE, ask(Source::Kubeconfig(kubeconfig))).await;
         let asked = asked.unwrap_or_else(|_| Err(format!("no answer within {} s", PATIENCE.as_secs())));
         findings.extend(checks::cluster(&asked));

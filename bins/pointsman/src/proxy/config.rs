@@ -11,6 +11,7 @@ use pointsman_fabric::Prefix;
 use pointsman_kernel::sysctl;
 use pointsman_model::duration::go;
 use pointsman_model::{Feature, FeatureGates};
+use pointsman_node_health::peers::gone;
 use pointsman_proxy::{Config, LocalMode, Mode};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -58,14 +59,20 @@ pub(super) fn resolve(flags: Flags, file: File) -> anyhow::Result<Config> {
             .interface_name_prefix
             .or(flags.pod_interface_name_prefix),
     )?;
-    let healthz = file.healthz_bind_address.or(flags.healthz_bind_address);
-    let metrics = file.metrics_bind_address.or(flags.metrics_bind_address);
+    // The file of an observer is kube-proxy's, which listens there itself.
+    let (file_healthz, file_metrics) = match flags.observe {
+        true => (None, None),
+        false => (file.healthz_bind_address, file.metrics_bind_address),
+    };
+    let healthz = file_healthz.or(flags.healthz_bind_address);
+    let metrics = file_metrics.or(flags.metrics_bind_address);
     let localhost_node_ports = file.iptables.localhost_node_ports;
     let bind_or_fail = file.bind_address_hard_fail.or(flags.bind_address_hard_fail);
     let mut config = Config {
         source: Source::from_flag(file.client_connection.kubeconfig.or(flags.kubeconfig)),
         node: node_name(flags.hostname_override.or(file.hostname_override))?,
         mode,
+        observe: flags.observe,
         min_sync_period,
         sync_period,
         restores: match gates.enabled(Feature::MinimizeIPTablesRestore) {
@@ -88,6 +95,10 @@ pub(super) fn resolve(flags: Flags, file: File) -> anyhow::Result<Config> {
         ipvs_exclude: ranges(file.ipvs.exclude_cidrs.or(flags.ipvs_exclude_cidrs))?,
         fall_back_to_iptables: flags.nftables_fallback == Some(Fallback::Iptables),
         peer_leases: peer_leases(flags.peer_lease_namespace, &gates)?,
+        reset_dead_connections: resets(
+            time(file.reset_dead_connections)?.or(flags.reset_dead_connections),
+            &gates,
+        )?,
         shown: Value::Null,
     };
     config.shown = shown(&config);
@@ -129,6 +140,19 @@ fn peer_leases(namespace: Option<String>, gates: &FeatureGates) -> anyhow::Resul
         );
     }
     Ok(namespace)
+}
+
+/// The bound; zero switches it off, and too short a one cannot be kept.
+fn resets(bound: Option<Duration>, gates: &FeatureGates) -> anyhow::Result<Option<Duration>> {
+    let bound = bound.filter(|bound| !bound.is_zero() && gates.enabled(Feature::PeerReachability));
+    if let Some(bound) = bound.filter(|bound| *bound < gone::LEAST) {
+        bail!(
+            "--reset-dead-connections: {} is less than {}",
+            go(bound),
+            go(gone::LEAST)
+        );
+    }
+    Ok(bound)
 }
 
 fn ranges(texts: Option<Vec<String>>) -> anyhow::Result<Vec<Prefix>> {
@@ -300,6 +324,7 @@ fn shown(config: &Config) -> Value {
             Feature::MinimizeIPTablesRestore.name(): config.restores == Restores::Minimal,
             Feature::KubeProxyNFTablesLocalhostNodePorts.name(): config.nftables_localhost_node_ports,
         },
+        "resetDeadConnections": go(config.reset_dead_connections.unwrap_or_default()),
         "healthzBindAddress": listen(config.healthz),
         "metricsBindAddress": listen(config.metrics),
     })
@@ -438,6 +463,7 @@ mod tests {
             "--iptables-sync-period=1500ms",
             "--metrics-bind-address=off",
             "--masquerade-all",
+            "--reset-dead-connections=20s",
         ];
         let config = parse(&arguments, File::default()).unwrap();
         let text = serde_saphyr::to_string(&config.shown).unwrap();
@@ -446,6 +472,9 @@ mod tests {
         let again = parse(&[], file).unwrap();
         assert_eq!(again.shown, config.shown);
         assert_eq!(again.sync_period, Duration::from_millis(1500));
+        assert_eq!(again.reset_dead_connections, Some(Duration::from_secs(20)));
+        let off = parse(&["--reset-dead-connections=0s"], File::default()).unwrap();
+        assert_eq!(off.reset_dead_connections, None);
     }
 
     #[test]
@@ -501,6 +530,7 @@ mod tests {
             ["--metrics-bind-address=here"],
             ["--bind-address=here"],
             ["--feature-gates=MinimizeIPTablesRestore"],
+            ["--reset-dead-connections=2s"],
         ] {
             assert!(parse(&arguments, File::default()).is_err(), "{arguments:?}");
         }

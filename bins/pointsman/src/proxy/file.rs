@@ -26,6 +26,8 @@ pub struct File {
     pub hostname_override: Option<String>,
     pub conntrack: Conntrack,
     pub feature_gates: Option<BTreeMap<String, bool>>,
+    /// Not of kube-proxy.
+    pub reset_dead_connections: Option<String>,
     #[serde(rename = "oomScoreAdj")]
     pub oom_score_adj: Option<i32>,
 }

@@ -117,7 +117,13 @@ async fn a_backup_of_a_running_server_is_restored_and_every_watcher_lists_again(
     server.kill().await;
     let restore = |flags: &[&str]| apiserver(&[&["restore"], flags].concat(), server.data_dir(), &file);
     fails(&restore(&[]), "--force");
+    let said_done = server.data_dir().join("pki/encryption.done");
+    std::fs::write(&said_done, "said of the store that is replaced").unwrap();
     let done = restore(&["--force"]);
+    assert!(
+        !said_done.exists(),
+        "which keys the backup needs is to be found out"
+    );
     succeeds(&done);
     assert!(said(&done).contains("store.redb.replaced"), "{}", said(&done));
     server.launch().await;

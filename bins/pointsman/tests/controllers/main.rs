@@ -2,12 +2,16 @@
 
 mod daemons;
 mod differential;
+mod disruption;
 mod faults;
 mod fleet;
 mod gate;
+mod jobs;
+mod mirror;
 mod nodes;
 mod ranges;
 mod readers;
 mod rollout;
 mod slices;
+mod stateful;
 mod watches;

@@ -39,6 +39,10 @@ async fn all_loops_together_watch_each_kind_once() {
         "replicasets",
         "deployments",
         "daemonsets",
+        "statefulsets",
+        "jobs",
+        "poddisruptionbudgets",
+        "endpoints",
         "leases",
     ];
     let open = eventually("all loops watch", async || {

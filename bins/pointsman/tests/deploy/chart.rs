@@ -47,9 +47,10 @@ fn by_name(documents: impl IntoIterator<Item = String>) -> BTreeMap<String, Valu
 }
 
 const OFF: &str = "proxy.enabled=false";
-const ROLES: [(&str, &str); 5] = [
+const ROLES: [(&str, &str); 6] = [
     ("proxy", "proxy.enabled=true"),
     ("proxy-nftables", "proxy.rights=nftables"),
+    ("observer", "proxy.enabled=false,observer.enabled=true"),
     ("controllers", "proxy.enabled=false,controllers.enabled=true"),
     ("sli", "proxy.enabled=false,sli.enabled=true"),
     ("probe-only", "proxy.enabled=false,probe.enabled=true"),

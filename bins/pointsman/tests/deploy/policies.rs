@@ -1,7 +1,7 @@
 //! Do the manifests leave out every right that a role can do without?
 //!
 //! The embedded server evaluates no admission policies; here is checked that they are well formed, complete and
-//! bound. What they let through was seen on a kube-apiserver of Kubernetes 1.37: a prober's token changes its condition
+//! bound. What the probers' lets through was seen on a kube-apiserver of Kubernetes 1.37: a prober's token changes its condition
 //! of pods of its node, and is refused other nodes' pods, other conditions and fields, labels, annotations and finalizers.
 
 use super::{deploy, documents, folders};
@@ -47,13 +47,12 @@ async fn workloads(server: &Server) -> Vec<(String, Value)> {
     found
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_prober_is_held_to_its_condition_on_pods_of_its_own_node() {
+/// The expressions of the one policy in a folder, which is bound everywhere and about this account.
+async fn checks(folder: &str, account: &str, resource: &str) -> String {
     let server = Server::start(&[]).await;
-    let policies: Vec<ValidatingAdmissionPolicy> =
-        typed(&server, "probe-only", "ValidatingAdmissionPolicy").await;
+    let policies: Vec<ValidatingAdmissionPolicy> = typed(&server, folder, "ValidatingAdmissionPolicy").await;
     let bindings: Vec<ValidatingAdmissionPolicyBinding> =
-        typed(&server, "probe-only", "ValidatingAdmissionPolicyBinding").await;
+        typed(&server, folder, "ValidatingAdmissionPolicyBinding").await;
     let ([policy], [binding]) = (policies.as_slice(), bindings.as_slice()) else {
         panic!("there is one policy and one binding: {policies:?} {bindings:?}");
     };
@@ -63,47 +62,60 @@ async fn a_prober_is_held_to_its_condition_on_pods_of_its_own_node() {
     assert!(bound.match_resources.is_none(), "it holds in every namespace");
     let spec = policy.spec.as_ref().unwrap();
     assert_eq!(spec.failure_policy.as_deref(), Some("Fail"));
-    let rules = spec
-        .match_constraints
-        .as_ref()
-        .unwrap()
-        .resource_rules
-        .as_ref()
-        .unwrap();
+    let constraints = spec.match_constraints.as_ref().unwrap();
+    let rules = constraints.resource_rules.as_ref().unwrap();
     let resources = rules[0].resources.as_ref().unwrap();
-    assert!(resources.contains(&"pods/*".to_owned()), "{resources:?}");
-    let account = "system:serviceaccount:kube-system:pointsman-probe";
+    assert!(resources.contains(&resource.to_owned()), "{resources:?}");
+    let account = format!("system:serviceaccount:kube-system:{account}");
     let conditions = spec.match_conditions.as_ref().unwrap();
-    assert!(
-        conditions
-            .iter()
-            .all(|condition| condition.expression.contains(account))
-    );
-    let variables = spec
-        .variables
-        .iter()
-        .flatten()
-        .map(|variable| variable.expression.as_str());
-    let validations = spec.validations.as_ref().unwrap();
-    let checks = validations
-        .iter()
-        .map(|validation| validation.expression.as_str());
-    let text = variables.chain(checks).collect::<Vec<_>>().join("\n");
-    for needed in [
-        "authentication.kubernetes.io/node-name",
-        "oldObject.?spec.nodeName",
-        pointsman_probe_only::GATE,
-        "object.status.all(",
-        "metadata.?labels",
-        "metadata.?annotations",
-        "metadata.?finalizers",
-    ] {
-        assert!(text.contains(needed), "nothing looks at {needed}");
-    }
+    assert!(conditions.iter().all(|it| it.expression.contains(&account)));
+    let variables = spec.variables.iter().flatten();
+    let validations = spec.validations.iter().flatten();
+    let all = variables
+        .map(|it| it.expression.as_str())
+        .chain(validations.map(|it| it.expression.as_str()));
+    let text = all.collect::<Vec<_>>().join("\n");
     let count = |sign| text.matches(sign).count();
     assert_eq!(count('('), count(')'), "{text}");
     assert_eq!(count('['), count(']'), "{text}");
     assert_eq!(count('"') % 2, 0, "{text}");
+    text
+}
+
+fn looks_at(text: &str, needed: &[&str]) {
+    for needed in needed {
+        assert!(text.contains(needed), "nothing looks at {needed}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prober_is_held_to_its_condition_on_pods_of_its_own_node() {
+    let text = checks("probe-only", "pointsman-probe", "pods/*").await;
+    looks_at(
+        &text,
+        &[
+            "authentication.kubernetes.io/node-name",
+            "oldObject.?spec.nodeName",
+            pointsman_probe_only::GATE,
+            "object.status.all(",
+            "metadata.?labels",
+            "metadata.?annotations",
+            "metadata.?finalizers",
+        ],
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_proxy_is_held_to_the_lease_of_its_own_node() {
+    let text = checks("proxy", "pointsman-proxy", "leases").await;
+    looks_at(
+        &text,
+        &[
+            "authentication.kubernetes.io/node-name",
+            "variables.tokenNode == object.metadata.name",
+            "request.namespace == \"pointsman-peers\"",
+        ],
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -127,14 +139,13 @@ async fn containers_have_the_rights_they_need_and_no_others() {
             assert_eq!(own["privileged"], Value::Null, "{folder}");
             assert_eq!(own["capabilities"]["drop"], json!(["ALL"]), "{folder}");
             assert_eq!(either("seccompProfile")["type"], "RuntimeDefault", "{folder}");
-            let is_proxy = folder == "proxy-nftables";
-            let added = if is_proxy {
-                json!(["NET_ADMIN", "NET_RAW"])
-            } else {
-                Value::Null
+            let added = match &*folder {
+                "proxy-nftables" => json!(["NET_ADMIN", "NET_RAW"]),
+                "observer" => json!(["NET_ADMIN"]),
+                _ => Value::Null,
             };
             assert_eq!(own["capabilities"]["add"], added, "{folder}");
-            assert_eq!(either("runAsNonRoot") == true, !is_proxy, "{folder}");
+            assert_eq!(either("runAsNonRoot") == true, added.is_null(), "{folder}");
         }
         assert_eq!(pod["automountServiceAccountToken"], true, "{folder}");
         for field in ["hostPID", "hostIPC"] {

@@ -16,8 +16,9 @@ use tokio::process::{Child, Command};
 
 const ADDRESS: &str = "10.77.0.1";
 /// The service accounts of the folders; each one's token is its name.
-const ACCOUNTS: [&str; 4] = [
+const ACCOUNTS: [&str; 5] = [
     "pointsman-controllers",
+    "pointsman-observer",
     "pointsman-probe",
     "pointsman-proxy",
     "pointsman-sli",
@@ -235,7 +236,23 @@ async fn all_roles() {
             .role("controllers", &[], "https://127.0.0.1:10257/readyz")
             .await,
         cluster
-            .role("proxy", &[("--config", &config)], "http://127.0.0.1:10256/readyz")
+            .role(
+                "proxy",
+                &[("--config", &config), ("--reset-dead-connections", "3s")],
+                "http://127.0.0.1:10256/readyz",
+            )
+            .await,
+        // On a node of its own it would have the proxy's port.
+        cluster
+            .role(
+                "observer",
+                &[
+                    ("--config", &config),
+                    ("--metrics-bind-address", "10.77.0.1:10250"),
+                    ("--healthz-bind-address", "127.0.0.1:10273"),
+                ],
+                "http://127.0.0.1:10273/readyz",
+            )
             .await,
         cluster
             .role(
@@ -304,6 +321,7 @@ async fn all_roles() {
     })
     .await;
     answers("https://127.0.0.1:10257/metrics", Some("pointsman-sli"), "200").await;
+    answers("https://10.77.0.1:10250/metrics", Some("pointsman-sli"), "200").await;
     answers("https://127.0.0.1:10257/metrics", Some("pointsman-proxy"), "403").await;
 
     // The latency profile changes; the pod ends through the gate; the Service goes.

@@ -8,4 +8,6 @@ mod periods;
 mod probes;
 mod restart;
 mod security;
+mod streams;
+mod streams_raw;
 mod trust;

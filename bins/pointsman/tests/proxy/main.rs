@@ -16,6 +16,8 @@ mod kubectl;
 mod localhost;
 mod metrics;
 mod node;
+mod observer;
+mod observer_truth;
 mod peer;
 mod readers;
 mod samples;

@@ -298,6 +298,23 @@ impl Cluster<'_> {
         self.spawn("proxy", &all);
     }
 
+    /// Starts an observer in the place of the proxy, with the one capability that its manifest gives it.
+    pub fn start_observer(&mut self, mode: &str) {
+        let kubeconfig = self.kubeconfig.display().to_string();
+        let arguments = [
+            "--bounding-set=-all,+net_admin",
+            env!("CARGO_BIN_EXE_pointsman"),
+            "proxy",
+            "--observe",
+            "--kubeconfig",
+            &kubeconfig,
+            "--hostname-override=n1",
+            "--proxy-mode",
+            mode,
+        ];
+        self.spawn_program("proxy", "setpriv", &arguments);
+    }
+
     /// Ends a role without a warning.
     pub fn kill(&mut self, role: &str) {
         let mut child = self.children.remove(role).unwrap();
@@ -487,6 +504,11 @@ impl Cluster<'_> {
             let line = answer.unwrap_or_default();
             line.split_whitespace().nth(1).unwrap_or_default().to_owned()
         })
+    }
+
+    /// A stream that goes on, after its head.
+    pub fn lines(&self, port: u16, path: &str) -> BufReader<TcpStream> {
+        self.request(port, path)
     }
 
     /// The first line of a stream.

@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -97,6 +97,11 @@ impl Cluster {
             }
         }
         panic!("it ended before it was ready: {said:#?}\n{}", self.logs());
+    }
+
+    /// A directory of the cluster's own.
+    pub fn home(&self) -> &Path {
+        self.home.path()
     }
 
     pub fn data_dir(&self) -> PathBuf {

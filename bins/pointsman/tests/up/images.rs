@@ -40,7 +40,12 @@ fn pods_run_from_images_on_all_nodes_and_nothing_of_them_stays() {
     );
     assert_eq!(said.lines().count(), 2, "{said}");
 
-    let serve = "mkdir -p /www; echo $HOSTNAME > /www/index.html; exec httpd -f -p 8080 -h /www";
+    // The name tells its programs from those of a test beside this one.
+    let httpd = format!("httpd -f -p 8080 -h /{}", cluster.name);
+    let serve = format!(
+        "mkdir -p /{0}; echo $HOSTNAME > /{0}/index.html; exec {httpd}",
+        cluster.name
+    );
     let web = json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "web" },
         "spec": {
@@ -100,7 +105,7 @@ fn pods_run_from_images_on_all_nodes_and_nothing_of_them_stays() {
     let processes = String::from_utf8(processes.stdout).unwrap();
     let left: Vec<&str> = processes
         .lines()
-        .filter(|line| line.contains(&data) || line.contains("httpd -f -p 8080"))
+        .filter(|line| line.contains(&data) || line.contains(&httpd))
         .collect();
     assert!(left.is_empty(), "{left:#?}");
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();

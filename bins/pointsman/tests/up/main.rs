@@ -3,6 +3,7 @@
 //! Every test runs the real program with a name of its own, so that tests and clusters of the user can run
 //! side by side.
 
+mod background;
 mod cluster;
 mod ends;
 mod explain;
@@ -17,6 +18,8 @@ mod pods;
 mod pressure;
 mod profile;
 mod ranges;
+mod requests;
+mod resets;
 mod rootless;
 mod scenario;
 mod silent;

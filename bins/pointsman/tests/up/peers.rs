@@ -1,11 +1,11 @@
 //! A node that others do not reach gets no traffic, and that is all that happens to it.
 //!
-//! `POINTSMAN_CUTS=100` repeats cut and freeze so many times and prints how long it took; docs/node-health.md
-//! has the figures.
+//! `POINTSMAN_CUTS=100` repeats cut and freeze so many times and prints what it took; docs/node-health.md has the figures.
 
 use crate::cluster::{Cluster, eventually, program};
 use crate::harm::{CutOff, Stopped};
 use crate::history::{History, Observer, assert_always_well, name};
+use crate::requests::Requests;
 use jiff::Timestamp;
 use pointsman_api_client::Resource;
 use pointsman_testkit::require_netns;
@@ -24,14 +24,36 @@ fn a_node_that_is_cut_off_gets_no_traffic_while_one_with_a_frozen_agent_does() {
         [Resource::NODES, Resource::LEASES, Resource::PODS].map(|kind| observer.follow(kind));
     let slices = observer.follow(SLICES);
     run_pods(&cluster, &slices);
+    let requests = Requests::start(&cluster, &NODES);
     let cuts = std::env::var("POINTSMAN_CUTS").map_or(1, |text| text.parse().unwrap());
-    let mut times = Vec::new();
+    let (mut times, mut frozen, mut lost) = (Vec::new(), 0, Vec::new());
     for round in 0..cuts {
         let node = NODES[round % NODES.len()];
+        let begin = Timestamp::now();
         freeze(&cluster, node, &leases, &slices);
-        times.push(cut(&cluster, node, &slices, || {}));
+        frozen += requests.lost(begin, &[]).len();
+        let begin = Timestamp::now();
+        let [out, back] = cut(&cluster, node, &slices, || {});
+        let late = requests.lost(begin, &[node]);
+        let last = late
+            .iter()
+            .map(|sent| sent.duration_since(begin).as_millis())
+            .max();
+        // Kernels follow the slice within milliseconds; the rest is forgiven to a busy machine.
+        assert!(
+            last.is_none_or(|last| last < out + 2000),
+            "{last:?} ms after the cut, slice after {out} ms"
+        );
+        lost.push(late.len() as i128);
+        times.push([out, last.unwrap_or(0), back]);
     }
-    report(times);
+    report(&times);
+    let mean = lost.iter().sum::<i128>() as f64 / cuts as f64;
+    eprintln!(
+        "requests lost: {frozen} in {cuts} freezes, {mean:.1} per cut, at most {:?}",
+        lost.iter().max()
+    );
+    assert_eq!(frozen, 0, "pods of a frozen agent serve");
     let reasons = |reason: &str| {
         let field = format!("--field-selector=reason={reason}");
         cluster.kubectl(&["get", "events", "--all-namespaces", &field, "-o", "name"])
@@ -48,11 +70,34 @@ fn a_node_that_is_cut_off_gets_no_traffic_while_one_with_a_frozen_agent_does() {
     }
 }
 
+/// What the above is compared with: only heartbeats say that a node is gone, here after five seconds.
+#[test]
+fn without_opinions_requests_are_lost_until_heartbeats_are_missed() {
+    require_netns!();
+    let mut cluster = Cluster::not_started();
+    cluster.profile = None;
+    cluster.start_again(&["--nodes=3", "--apart", "--opinions-of=nobody"]);
+    let observer = Observer::of(&cluster);
+    let slices = observer.follow(SLICES);
+    run_pods(&cluster, &slices);
+    let requests = Requests::start(&cluster, &NODES);
+    let begin = Timestamp::now();
+    let [out, back] = cut(&cluster, "n3", &slices, || {});
+    let lost = requests.lost(begin, &["n3"]);
+    let last = lost
+        .iter()
+        .map(|sent| sent.duration_since(begin).as_millis())
+        .max();
+    report(&[[out, last.unwrap_or(0), back]]);
+    eprintln!("requests lost: {}", lost.len());
+    assert!(out > 3000 && last > Some(3000), "{out} ms, {last:?} ms");
+}
+
 /// Beside kubelets nobody but the proxies can tell.
 #[test]
 fn proxies_say_who_is_cut_off_where_agents_do_not() {
     require_netns!();
-    let cluster = Cluster::start(&["--nodes=3", "--opinions-by-proxies"]);
+    let cluster = Cluster::start(&["--nodes=3", "--opinions-of=proxies"]);
     let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/proxy/peers.yaml");
     cluster.kubectl(&["apply", "-f", shipped]);
     // Proxies of `up` are not pods with an account.
@@ -71,13 +116,14 @@ fn proxies_say_who_is_cut_off_where_agents_do_not() {
         });
     }
     run_pods(&cluster, &slices);
-    report(vec![cut(&cluster, "n3", &slices, || {
+    let [out, back] = cut(&cluster, "n3", &slices, || {
         eventually("`explain` says why nobody is sent there", || {
             explained(&cluster)
                 .contains("2 of 2 observers do not reach it (n1, n2)")
                 .then_some(())
         });
-    })]);
+    });
+    report(&[[out, 0, back]]);
     assert!(
         !explained(&cluster).contains("observers"),
         "{}",
@@ -180,12 +226,14 @@ fn cut(cluster: &Cluster, node: &str, slices: &History, meanwhile: impl FnOnce()
     [since(begin, out.at), since(mended, back.at)]
 }
 
-fn report(times: Vec<[i128; 2]>) {
-    for (index, what) in ["cut to out of the slice", "mended to back in the slice"]
-        .iter()
-        .enumerate()
-    {
-        let mut all: Vec<i128> = times.iter().map(|pair| pair[index]).collect();
+fn report(times: &[[i128; 3]]) {
+    let steps = [
+        "cut to out of the slice",
+        "cut to the last request that was lost",
+        "mended to back in the slice",
+    ];
+    for (index, what) in steps.iter().enumerate() {
+        let mut all: Vec<i128> = times.iter().map(|round| round[index]).collect();
         all.sort_unstable();
         let quantile = |share: f64| all[((all.len() as f64 * share).ceil() as usize).max(1) - 1];
         eprintln!(

@@ -7,7 +7,7 @@ use serde::ser::SerializeStruct;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::interner::Interner;
-use crate::metadata::Metadata;
+use crate::metadata::{All, Metadata};
 use crate::names;
 use crate::port::Protocol;
 use crate::read::{non_empty, nullable};
@@ -197,7 +197,8 @@ pub struct Endpoint {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "RawSlice")]
 pub struct EndpointSlice {
-    pub metadata: Metadata,
+    /// With all annotations: a mirrored slice carries those of its Endpoints.
+    pub metadata: Metadata<All>,
     pub address_type: AddressType,
     pub ports: Box<[EndpointPort]>,
     /// In stored order.
@@ -213,6 +214,11 @@ impl EndpointSlice {
     /// Whether the slice is the slice controller's business.
     pub fn managed_by_us(&self) -> bool {
         self.metadata.labels.get(names::MANAGED_BY_LABEL) == Some(names::SLICE_CONTROLLER)
+    }
+
+    /// Whether the slice is the mirroring controller's business.
+    pub fn mirrored_by_us(&self) -> bool {
+        self.metadata.labels.get(names::MANAGED_BY_LABEL) == Some(names::MIRRORING_CONTROLLER)
     }
 
     /// When the change behind it happened, if it says so.
@@ -256,7 +262,7 @@ impl EndpointSlice {
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct RawSlice {
-    metadata: Metadata,
+    metadata: Metadata<All>,
     address_type: AddressType,
     #[serde(deserialize_with = "nullable")]
     ports: Vec<RawPort>,

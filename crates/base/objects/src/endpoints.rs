@@ -44,6 +44,13 @@ pub struct Subset {
     pub not_ready: BTreeSet<Address>,
 }
 
+/// Label on Endpoints that are not mirrored.
+const SKIP_MIRROR_LABEL: &str = "endpointslice.kubernetes.io/skip-mirror";
+/// Annotation of Endpoints that only served to elect a leader.
+const LEADER_ANNOTATION: &str = "control-plane.alpha.kubernetes.io/leader";
+/// What `kubectl apply` keeps for itself.
+const APPLIED_ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
 /// An Endpoints object, as it should be or as the API server has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "RawEndpoints")]
@@ -57,9 +64,21 @@ pub struct Endpoints {
     pub resource_version: Text,
     /// Whether a trigger time is set now.
     pub has_trigger_time: bool,
+    pub uid: Text,
+    /// Annotations that a mirror of it carries.
+    pub annotations: Labels,
+    /// Somebody elects a leader with it; there is nothing else in it.
+    pub elects_leader: bool,
+    /// How many addresses cannot be read.
+    pub invalid: usize,
 }
 
 impl Endpoints {
+    /// Whether its author wants it to show in slices too, where no selector makes them.
+    pub fn may_be_mirrored(&self) -> bool {
+        !self.elects_leader && self.labels.get(SKIP_MIRROR_LABEL) != Some("true")
+    }
+
     /// Whether `existing` already says the same.
     pub fn shown_by(&self, existing: &Endpoints) -> bool {
         self.labels == existing.labels
@@ -145,17 +164,9 @@ struct RawMetadata {
     #[serde(deserialize_with = "labels")]
     labels: Labels,
     resource_version: String,
-    #[serde(deserialize_with = "nullable")]
-    annotations: RawAnnotations,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct RawAnnotations {
-    #[serde(rename = "endpoints.kubernetes.io/last-change-trigger-time")]
-    trigger: Option<String>,
-    #[serde(rename = "endpoints.kubernetes.io/over-capacity")]
-    capacity: Option<String>,
+    uid: String,
+    #[serde(deserialize_with = "labels")]
+    annotations: Labels,
 }
 
 #[derive(Deserialize, Default)]
@@ -181,6 +192,7 @@ struct RawAddress {
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct RawTarget {
+    kind: String,
     namespace: String,
     name: String,
     uid: String,
@@ -197,13 +209,30 @@ struct RawPort {
 
 impl From<RawEndpoints> for Endpoints {
     fn from(raw: RawEndpoints) -> Self {
+        let annotations = raw.metadata.annotations;
+        let lists = raw
+            .subsets
+            .iter()
+            .flat_map(|subset| [&subset.addresses, &subset.not_ready_addresses]);
+        let unreadable = |address: &&RawAddress| parse_ip(&address.ip).is_err();
+        let kept = |name: &str| ![TRIGGER_TIME_ANNOTATION, APPLIED_ANNOTATION].contains(&name);
         Self {
             labels: raw.metadata.labels,
+            invalid: lists.flatten().filter(unreadable).count(),
             subsets: raw.subsets.into_iter().map(Subset::from).collect(),
-            truncated: raw.metadata.annotations.capacity.is_some(),
+            truncated: annotations.contains_key(OVER_CAPACITY_ANNOTATION),
             resource_version: raw.metadata.resource_version.into(),
-            has_trigger_time: raw.metadata.annotations.trigger.is_some(),
+            has_trigger_time: annotations.contains_key(TRIGGER_TIME_ANNOTATION),
+            uid: raw.metadata.uid.into(),
+            elects_leader: annotations.contains_key(LEADER_ANNOTATION),
+            annotations: Labels::new(annotations.iter().filter(|(name, _)| kept(name))),
         }
+    }
+}
+
+impl RawTarget {
+    fn is_pod(&self) -> bool {
+        matches!(self.kind.as_str(), "Pod" | "")
     }
 }
 
@@ -215,7 +244,7 @@ impl From<RawSubset> for Subset {
                     ip: parse_ip(&raw.ip).ok()?,
                     hostname: non_empty(raw.hostname),
                     node_name: non_empty(raw.node_name),
-                    target: raw.target_ref.map(|target| PodRef {
+                    target: raw.target_ref.filter(RawTarget::is_pod).map(|target| PodRef {
                         namespace: target.namespace.into(),
                         name: target.name.into(),
                         uid: target.uid.into(),

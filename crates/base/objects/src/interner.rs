@@ -23,7 +23,7 @@ pub struct Interner {
 const FEW: usize = 1024;
 
 impl Interner {
-    pub fn share_metadata(&mut self, metadata: &mut Metadata) {
+    pub fn share_metadata<K>(&mut self, metadata: &mut Metadata<K>) {
         self.texts.share(&mut metadata.namespace);
         self.texts.share_labels(&mut metadata.labels);
         for owner in &mut metadata.owner_references {

@@ -33,6 +33,9 @@ pub struct Metadata<K = Known> {
     pub annotations: Annotations<K>,
     #[serde(deserialize_with = "nullable")]
     pub owner_references: Box<[OwnerReference]>,
+    /// Who has to agree before it is gone.
+    #[serde(deserialize_with = "nullable")]
+    pub finalizers: Box<[Text]>,
     #[serde(rename = "creationTimestamp", deserialize_with = "moment")]
     pub created: Option<Moment>,
     /// Set once somebody asked for its end: when it has to be gone. A time that cannot be read counts
@@ -63,10 +66,10 @@ impl<K> Metadata<K> {
         self.owner_references.iter().find(|owner| owner.controller)
     }
 
-    /// The reference with which an object of group `apps` controls another.
-    pub fn as_owner(&self, kind: &str) -> OwnerReference {
+    /// The reference with which an object controls another.
+    pub fn as_owner(&self, api_version: &str, kind: &str) -> OwnerReference {
         OwnerReference {
-            api_version: "apps/v1".into(),
+            api_version: api_version.into(),
             kind: kind.into(),
             name: self.name.clone(),
             uid: self.uid.clone(),

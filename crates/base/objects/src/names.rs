@@ -6,6 +6,8 @@ pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 pub const MANAGED_BY_LABEL: &str = "endpointslice.kubernetes.io/managed-by";
 /// Our value of [`MANAGED_BY_LABEL`]: the upstream controller's, whose place we take.
 pub const SLICE_CONTROLLER: &str = "endpointslice-controller.k8s.io";
+/// The value for slices that mirror Endpoints (upstream's).
+pub const MIRRORING_CONTROLLER: &str = "endpointslicemirroring-controller.k8s.io";
 /// On the slices of headless Services.
 pub const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
 /// A Service with this label belongs to another proxy.

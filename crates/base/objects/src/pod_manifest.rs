@@ -168,6 +168,15 @@ pub struct Container {
     /// The file that a container may explain its end in.
     #[serde(deserialize_with = "nullable")]
     pub termination_message_path: String,
+    /// Whether its program reads what attached clients send.
+    #[serde(deserialize_with = "nullable")]
+    pub stdin: bool,
+    /// Whether that ends with the first of them.
+    #[serde(deserialize_with = "nullable")]
+    pub stdin_once: bool,
+    /// Whether its program has a terminal.
+    #[serde(deserialize_with = "nullable")]
+    pub tty: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -13,10 +13,14 @@ use crate::names::TRIGGER_TIME_ANNOTATION;
 #[derive(Clone, Copy, Debug)]
 pub struct NewSlice<'a> {
     pub namespace: &'a str,
-    /// Name of the Service, which names the slice too.
+    /// Name of the Service and of the owner, which names the slice too.
     pub service: &'a str,
-    pub service_uid: &'a str,
+    /// `Service`, or `Endpoints` for what mirrors them.
+    pub owner_kind: &'a str,
+    pub owner_uid: &'a str,
     pub labels: &'a Labels,
+    /// Annotations besides the time.
+    pub annotations: Option<&'a Labels>,
     /// The time of the change that it reports.
     pub trigger: Option<Moment>,
     pub address_type: AddressType,
@@ -31,6 +35,8 @@ pub struct SlicePatch<'a> {
     pub resource_version: &'a str,
     /// New labels with those to remove, when they change.
     pub labels: Option<(&'a Labels, &'a [Text])>,
+    /// The same of annotations besides the time.
+    pub annotations: Option<(&'a Labels, &'a [Text])>,
     pub ports: Option<&'a [EndpointPort]>,
     pub endpoints: Option<&'a [Endpoint]>,
     /// Positions in `endpoints` that differ, when nothing was added, removed or moved.
@@ -51,15 +57,18 @@ impl NewSlice<'_> {
             "labels": self.labels.iter().collect::<BTreeMap<_, _>>(),
             "ownerReferences": [{
                 "apiVersion": "v1",
-                "kind": "Service",
+                "kind": self.owner_kind,
                 "name": name,
-                "uid": self.service_uid,
+                "uid": self.owner_uid,
                 "controller": true,
                 "blockOwnerDeletion": true,
             }],
         });
+        for (name, text) in self.annotations.into_iter().flat_map(Labels::iter) {
+            metadata["annotations"][name] = text.into();
+        }
         if let Some(moment) = self.trigger {
-            metadata["annotations"] = json!({ TRIGGER_TIME_ANNOTATION: moment.to_string() });
+            metadata["annotations"][TRIGGER_TIME_ANNOTATION] = moment.to_string().into();
         }
         #[derive(Serialize)]
         #[serde(rename_all = "camelCase")]
@@ -87,17 +96,16 @@ impl SlicePatch<'_> {
     /// annotations, finalizers, further owners.
     pub fn to_merge_patch(&self) -> Vec<u8> {
         let mut metadata = json!({ "resourceVersion": self.resource_version });
-        if let Some((labels, gone)) = self.labels {
-            let mut patch: Map<String, Value> = labels
-                .iter()
-                .map(|(key, value)| (key.into(), value.into()))
-                .collect();
-            patch.extend(gone.iter().map(|key| (key.to_string(), Value::Null)));
-            metadata["labels"] = patch.into();
+        for (field, change) in [("labels", self.labels), ("annotations", self.annotations)] {
+            if let Some((pairs, gone)) = change {
+                let pairs = pairs.iter().map(|(key, value)| (key.into(), value.into()));
+                let gone = gone.iter().map(|key| (key.to_string(), Value::Null));
+                metadata[field] = pairs.chain(gone).collect::<Map<String, Value>>().into();
+            }
         }
         if self.trigger.is_some() || self.had_trigger {
-            metadata["annotations"] =
-                json!({ TRIGGER_TIME_ANNOTATION: self.trigger.map(|moment| moment.to_string()) });
+            let time = self.trigger.map(|moment| moment.to_string());
+            metadata["annotations"][TRIGGER_TIME_ANNOTATION] = time.into();
         }
         #[derive(Serialize)]
         struct Body<'a> {
@@ -120,7 +128,7 @@ impl SlicePatch<'_> {
         let (positions, endpoints) = (self.in_place?, self.endpoints?);
         // Without an annotation of ours there may be no map to add one to.
         let needs_map = self.trigger.is_some() && !self.had_trigger;
-        if self.labels.is_some() || self.ports.is_some() || needs_map {
+        if self.labels.is_some() || self.annotations.is_some() || self.ports.is_some() || needs_map {
             return None;
         }
         let annotation = format!(

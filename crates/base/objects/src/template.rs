@@ -72,7 +72,7 @@ impl Template {
         self.with_label(HASH_LABEL, hash)
     }
 
-    fn with_label(&self, key: &str, value: &str) -> Self {
+    pub(crate) fn with_label(&self, key: &str, value: &str) -> Self {
         let mut template = self.0.clone();
         let metadata = object(&mut template, "metadata");
         object_in(metadata, "labels").insert(key.into(), value.into());
@@ -80,7 +80,7 @@ impl Template {
     }
 
     /// The pod to create: the server completes the name.
-    fn pod(&self, namespace: &str, base: &str, owner: &OwnerReference) -> Value {
+    pub(crate) fn pod(&self, namespace: &str, base: &str, owner: &OwnerReference) -> Value {
         let empty = Value::Null;
         let metadata = self.0.get("metadata").unwrap_or(&empty);
         let mut pod_metadata = json!({
@@ -102,7 +102,7 @@ impl ReplicaSet {
     /// A pod to create.
     pub fn new_pod(&self) -> Value {
         let metadata = &self.metadata;
-        let owner = metadata.as_owner("ReplicaSet");
+        let owner = metadata.as_owner("apps/v1", "ReplicaSet");
         self.spec
             .template
             .pod(&metadata.namespace, &metadata.name, &owner)
@@ -132,7 +132,7 @@ impl Deployment {
             "kind": "ReplicaSet",
             "metadata": {
                 "name": new.name, "namespace": metadata.namespace, "labels": labels,
-                "annotations": new.annotations, "ownerReferences": [metadata.as_owner("Deployment")],
+                "annotations": new.annotations, "ownerReferences": [metadata.as_owner("apps/v1", "Deployment")],
             },
             "spec": {
                 "replicas": new.replicas, "minReadySeconds": spec.min_ready_seconds, "selector": selector,
@@ -195,7 +195,7 @@ impl DaemonSet {
     pub fn new_pod(&self, node: &str) -> Value {
         let (metadata, template) = (&self.metadata, &self.spec.template);
         let labelled = template.with_label(DAEMON_HASH_LABEL, &template.hash(0));
-        let owner = metadata.as_owner("DaemonSet");
+        let owner = metadata.as_owner("apps/v1", "DaemonSet");
         let mut pod = labelled.pod(&metadata.namespace, &metadata.name, &owner);
         let mut spec = with_tolerations(&template.0);
         for path in ["/affinity", "/affinity/nodeAffinity"] {

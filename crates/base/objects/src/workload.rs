@@ -18,6 +18,9 @@ pub struct StatusCondition {
     pub r#type: String,
     /// `True`, `False` or `Unknown`.
     pub status: String,
+    /// The generation it was decided from, on kinds that say so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
     /// When it was last confirmed or changed; Deployments only.
     #[serde(
         deserialize_with = "moment",
@@ -38,7 +41,7 @@ pub struct StatusCondition {
     pub message: String,
 }
 
-fn written<S: Serializer>(moment: &Option<Moment>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn written<S: Serializer>(moment: &Option<Moment>, serializer: S) -> Result<S::Ok, S::Error> {
     match moment {
         Some(moment) => serializer.collect_str(moment),
         None => serializer.serialize_none(),
@@ -379,7 +382,7 @@ impl DaemonSet {
     }
 }
 
-fn seconds(number: i32) -> Duration {
+pub(crate) fn seconds(number: i32) -> Duration {
     Duration::from_secs(u64::try_from(number).unwrap_or(0))
 }
 

@@ -179,7 +179,7 @@ fn slice() -> BoxedStrategy<Value> {
     ])
 }
 
-fn metadata_agree(whole: &Metadata, proxys: &compact::Metadata) -> Result<(), TestCaseError> {
+fn metadata_agree<K>(whole: &Metadata<K>, proxys: &compact::Metadata) -> Result<(), TestCaseError> {
     prop_assert_eq!(
         (&*whole.namespace, &*whole.name),
         (&*proxys.namespace, &*proxys.name)

@@ -5,6 +5,8 @@
 //! asks; a Lease without the annotation, such as a kubelet's, says nothing. It is written with the
 //! heartbeat, and besides only when it changes.
 
+use std::time::Duration;
+
 /// The annotation, on Leases.
 pub const ANNOTATION: &str = "pointsman.io/unreachable-peers";
 
@@ -12,8 +14,18 @@ pub const ANNOTATION: &str = "pointsman.io/unreachable-peers";
 pub const WITHDRAWN: &str = "TrafficWithdrawn";
 pub const RESTORED: &str = "TrafficRestored";
 
-/// The most names that are read. Nobody asks that many, so more are somebody's mistake.
+/// The Lease in `kube-system` by which the controllers list the nodes that are withdrawn, in this annotation. It is written
+/// when that changes, and every [`RENEW`] while there are any; one that is older than [`FRESH`] says nothing.
+pub const LIST_LEASE: &str = "pointsman-withdrawn-nodes";
+pub const LIST_NAMESPACE: &str = "kube-system";
+pub const LIST_ANNOTATION: &str = "pointsman.io/withdrawn-nodes";
+pub const RENEW: Duration = Duration::from_secs(10);
+pub const FRESH: Duration = Duration::from_secs(30);
+
+/// The most names that are read of a node's opinion. Nobody asks that many, so more are somebody's mistake.
 pub const MOST: usize = 64;
+/// The most names that are listed as withdrawn, and read.
+pub const MOST_LISTED: usize = 256;
 
 /// The annotation's value.
 pub fn encode<'a>(unreachable: impl IntoIterator<Item = &'a str>) -> String {
@@ -23,10 +35,18 @@ pub fn encode<'a>(unreachable: impl IntoIterator<Item = &'a str>) -> String {
     names.join(",")
 }
 
-/// The names in it. Anything that is no name is some node's that does not exist.
+/// The names in a node's opinion. Anything that is no name is some node's that does not exist.
 pub fn decode(text: &str) -> impl Iterator<Item = &str> {
-    let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
-    names.take(MOST)
+    names(text).take(MOST)
+}
+
+/// The names in the list of withdrawn nodes.
+pub fn decode_list(text: &str) -> impl Iterator<Item = &str> {
+    names(text).take(MOST_LISTED)
+}
+
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|name| !name.is_empty())
 }
 
 #[cfg(test)]
@@ -46,7 +66,7 @@ mod tests {
 
         #[test]
         fn any_text_is_a_bounded_number_of_names(text in any::<String>()) {
-            prop_assert!(decode(&text).count() <= MOST);
+            prop_assert!(decode(&text).count() <= MOST && decode_list(&text).count() <= MOST_LISTED);
         }
     }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use pointsman_model::{
     Address, Began, Dated, Endpoint, Moment, NodeName, Revision, Service, ServiceName, ServicePortName,
-    Slice, SliceName, Zone,
+    Slice, SliceEndpoint, SliceName, Zone,
 };
 
 pub use pointsman_protocol::watermark::{Progress, Watermark};
@@ -422,6 +422,18 @@ impl<A: Address> Index<A> {
         let endpoints = self.endpoints(name);
         let judgements = judge(&endpoints, Needs::of(service, port), &self.viewpoint);
         endpoints.into_iter().zip(judgements).collect()
+    }
+
+    /// The addresses of all endpoints on these nodes, ready or not, and on no others.
+    pub fn addresses_on(&self, is_one: impl Fn(&NodeName) -> bool) -> BTreeSet<A> {
+        let endpoints = || self.slices.values().flat_map(|slice| slice.endpoints.iter());
+        let is_there = |endpoint: &SliceEndpoint<A>| endpoint.node.as_ref().is_some_and(&is_one);
+        let here = endpoints().filter(|endpoint| is_there(endpoint));
+        let mut addresses: BTreeSet<A> = here.map(|endpoint| endpoint.address).collect();
+        for elsewhere in endpoints().filter(|endpoint| !is_there(endpoint)) {
+            addresses.remove(&elsewhere.address);
+        }
+        addresses
     }
 
     /// Where this node looks from.

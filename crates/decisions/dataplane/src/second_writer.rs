@@ -85,7 +85,8 @@ impl SecondWriters {
             let change = match (before[at], found[at]) {
                 (Some(_), None) => Change::Gone(writer),
                 (None, None) if quiet > QUIET_WITHOUT_TRACE => Change::Gone(writer),
-                (_, Some(_)) if quiet > QUIET => Change::LeftOver(writer),
+                // The trace of IPVS mode is its link, which stays the same while it writes.
+                (_, Some(_)) if quiet > QUIET && writer != Writer::Ipvs => Change::LeftOver(writer),
                 _ => continue,
             };
             self.active[at] = None;
@@ -177,6 +178,18 @@ mod tests {
         let left = [Change::LeftOver(Writer::Nftables)];
         assert_eq!(writers.observe(much_later, nftables(1)), left);
         assert_eq!(writers.observe(much_later, nftables(1)), []);
+    }
+
+    #[test]
+    fn as_long_as_the_link_of_ipvs_mode_stands_it_is_at_work() {
+        let start = Instant::now();
+        let mut writers = SecondWriters::new(NOTHING);
+        let link = [None, None, Some(7)];
+        assert_eq!(writers.observe(start, link), [Change::Began(Writer::Ipvs)]);
+        let much_later = start + 2 * QUIET;
+        assert_eq!(writers.observe(much_later, link), []);
+        assert_eq!(active(&writers), [Writer::Ipvs]);
+        assert_eq!(writers.observe(much_later, NOTHING), [Change::Gone(Writer::Ipvs)]);
     }
 
     #[test]

@@ -27,6 +27,6 @@ pub use inventory::{Inventory, Records};
 pub use kernel_table::{ChainContent, KernelTable, RefusedChange, SetContent};
 pub use planner::{Adoption, Planned, Planner, Update};
 pub use pool::Pool;
-pub use resets::{RESETS, reset_connections};
+pub use resets::{LASTING, RESETS, reset_connections, resets_sent};
 pub use ruleset::{Ruleset, TABLE, TableSettings, family, refused_on_localhost};
 pub use set_id::SetId;

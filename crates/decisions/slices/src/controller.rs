@@ -9,6 +9,7 @@ use crate::pack::EndpointChange;
 use crate::plan::{Settings, SlicePlan, plan};
 use crate::queue::{Outcome, Pace, Tick, WorkQueue};
 use crate::service::ServiceKey;
+use crate::settled::Settled;
 use crate::topology::TopologyRecord;
 use crate::tracker::SliceTracker;
 use crate::trigger::TriggerTracker;
@@ -67,6 +68,8 @@ pub struct Job {
     pub oldest: Option<Moment>,
     /// Topology-aware hints are on now and were not before.
     pub hints_enabled: bool,
+    /// How many pods were looked at: all of the Service's, or those that share a slice with one that changed.
+    pub looked_at: usize,
 }
 
 /// What the server answered to one write.
@@ -107,6 +110,8 @@ pub struct Controller {
     slices: SliceTracker,
     topology: TopologyRecord,
     stale: HashSet<ServiceKey>,
+    /// Large Services that need not be looked at as a whole.
+    settled: HashMap<ServiceKey, Settled>,
     /// Slice events of Services whose job is out: they may be echoes of writes whose answer is still
     /// on its way, so they are judged when the job is back.
     in_flight: HashMap<ServiceKey, Vec<(SliceSight, Moment)>>,
@@ -135,6 +140,7 @@ impl Controller {
             slices: SliceTracker::default(),
             topology: TopologyRecord::default(),
             stale: HashSet::new(),
+            settled: HashMap::new(),
             in_flight: HashMap::new(),
             touched: None,
             listed: false,
@@ -262,6 +268,13 @@ impl Controller {
             }
         }
         let done = complete && job.plan.skipped_pods.is_empty();
+        let settled = self.settled.remove(&job.key);
+        if done
+            && let Some(service) = self.index.service(&job.key)
+            && let Some(settled) = Settled::after(&job.plan, service, settled)
+        {
+            self.settled.insert(job.key.clone(), settled);
+        }
         self.queue.finish(
             &job.key,
             if done { Outcome::Done } else { Outcome::Retry },
@@ -271,31 +284,27 @@ impl Controller {
 
     fn start(&mut self, key: &ServiceKey, now: Now) -> Result<Job, Step> {
         self.stale.remove(key);
-        let Some(inputs) = self.index.inputs(key) else {
+        let Some(service) = self.index.service(key).cloned() else {
             self.triggers.forget(key);
             self.slices.forget(key);
             self.topology.remove(key);
+            self.settled.remove(key);
             return Err(Step::Nothing);
         };
-        if !inputs.service.wants_slices() {
+        if !service.wants_slices() {
             self.triggers.finish(key);
             self.topology.remove(key);
+            self.settled.remove(key);
             return Err(Step::Nothing);
         }
-        let ours = || {
-            inputs
-                .slices
-                .iter()
-                .copied()
-                .filter(|slice| slice.managed_by_us())
-        };
+        let ours = || self.index.slices(key).filter(|slice| slice.managed_by_us());
         if self.slices.is_stale(key, ours()) {
             self.stale.insert(key.clone());
             return Err(Step::Stale);
         }
-        self.triggers.begin(inputs.service, ours().next().is_some());
-        let plan = plan(&inputs, &self.settings);
-        let time = |changes: &[EndpointChange]| self.triggers.time_of(inputs.service, changes, now.moment);
+        self.triggers.begin(&service, ours().next().is_some());
+        let (plan, looked_at) = self.plan(key)?;
+        let time = |changes: &[EndpointChange]| self.triggers.time_of(&service, changes, now.moment);
         let create_times: Vec<_> = plan.create.iter().map(|create| time(&create.changes)).collect();
         let update_times: Vec<_> = plan.update.iter().map(|update| time(&update.changes)).collect();
         let hints_enabled = self.topology.record(key, &plan);
@@ -310,7 +319,20 @@ impl Controller {
             update_times,
             oldest,
             hints_enabled,
+            looked_at,
         })
+    }
+
+    /// Plans a Service, from the slices of the pods that changed if these say it all; also says from how many pods.
+    fn plan(&mut self, key: &ServiceKey) -> Result<(SlicePlan, usize), Step> {
+        if let Some(settled) = self.settled.get_mut(key)
+            && let Some(pods) = self.triggers.only_pods(key)
+            && let Some(part) = settled.plan(&self.index, key, pods, &self.settings)
+        {
+            return Ok(part);
+        }
+        let inputs = self.index.inputs(key).ok_or(Step::Nothing)?;
+        Ok((plan(&inputs, &self.settings), inputs.pods.len()))
     }
 
     fn pod_touched(&mut self, pod: &Text, touched: Vec<Touched>, now: Now) {

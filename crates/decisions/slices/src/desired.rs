@@ -33,6 +33,8 @@ pub(crate) struct Desired<'a> {
 pub(crate) struct DesiredFamily<'a> {
     pub groups: BTreeMap<PortSet, Vec<Desired<'a>>>,
     pub skipped: Vec<Text>,
+    /// Whether one of them is on a node that others do not reach.
+    pub withdrawn: bool,
 }
 
 /// Selects the pods that are endpoints, and says what each endpoint shows.
@@ -87,6 +89,7 @@ pub(crate) fn select<'a>(
     let mut desired = DesiredFamily {
         groups: BTreeMap::new(),
         skipped,
+        withdrawn: withdrawals.any,
     };
     for (ports, mut endpoints) in groups {
         desired.groups.entry(ports).or_default().append(&mut endpoints);

@@ -192,6 +192,13 @@ impl Index {
         old
     }
 
+    /// A slice by its name.
+    pub fn slice(&self, namespace: &str, name: &str) -> Option<&EndpointSlice> {
+        let namespace = self.namespaces.get(namespace)?;
+        let slices = namespace.slices.get(namespace.slice_services.get(name)?)?;
+        slices.get(name).map(|slice| &**slice)
+    }
+
     /// Removes a slice; returns its last version.
     pub fn remove_slice(&mut self, namespace: &str, name: &str) -> Option<Arc<EndpointSlice>> {
         let namespace = self.namespaces.get_mut(namespace)?;
@@ -288,6 +295,18 @@ impl Index {
             .map(|slice| &**slice)
     }
 
+    /// The Services that slices name which mirror Endpoints.
+    pub fn mirrored(&self) -> impl Iterator<Item = ServiceKey> {
+        let slices = self
+            .namespaces
+            .values()
+            .flat_map(|namespace| namespace.slices.values());
+        let slices = slices
+            .flat_map(HashMap::values)
+            .filter(|slice| slice.mirrored_by_us());
+        slices.filter_map(|slice| ServiceKey::of_slice(slice))
+    }
+
     /// Everything that decides the slices of one Service.
     pub fn inputs(&self, key: &ServiceKey) -> Option<Inputs<'_>> {
         let namespace = self.namespaces.get(&key.namespace)?;
@@ -305,6 +324,42 @@ impl Index {
             service: &entry.service,
             pods,
             slices: self.slices(key).collect(),
+            nodes: &self.nodes,
+            zones: &self.zones,
+        })
+    }
+
+    /// What decides some of a Service's slices: these, the pods in them, and some pods more. `None` if one of the
+    /// slices is not known.
+    pub(crate) fn inputs_of<'a, 's, 'p>(
+        &'a self,
+        key: &ServiceKey,
+        slices: impl IntoIterator<Item = &'s Text>,
+        more: impl Iterator<Item = &'p Text>,
+    ) -> Option<Inputs<'a>> {
+        let namespace = self.namespaces.get(&key.namespace)?;
+        let entry = namespace.services.get(&key.name)?;
+        let known = namespace.slices.get(&key.name)?;
+        let slices = slices
+            .into_iter()
+            .map(|name| known.get(name).map(|slice| &**slice));
+        let slices: Vec<&EndpointSlice> = slices.collect::<Option<_>>()?;
+        let mut pods: Vec<&Pod> = slices
+            .iter()
+            .flat_map(|slice| &slice.endpoints)
+            .filter_map(|endpoint| endpoint.target.as_ref())
+            .map(|target| &*target.name)
+            .chain(more.map(|name| &**name))
+            .filter_map(|name| namespace.pods.get(name))
+            .filter(|pod| entry.groups.contains(&pod.metadata.labels))
+            .map(|pod| &**pod)
+            .collect();
+        pods.sort_unstable_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+        pods.dedup_by(|a, b| a.metadata.name == b.metadata.name);
+        Some(Inputs {
+            service: &entry.service,
+            pods,
+            slices,
             nodes: &self.nodes,
             zones: &self.zones,
         })

@@ -8,6 +8,7 @@ pub mod controller;
 pub mod endpoints;
 pub mod hints;
 pub mod index;
+pub mod mirror;
 pub mod node;
 pub mod pack;
 pub mod plan;
@@ -19,6 +20,7 @@ pub mod trigger;
 pub mod write;
 
 mod desired;
+mod settled;
 
 pub use node::{NodeFacts, Nodes};
 pub use plan::{Inputs, Settings, SlicePlan, plan};

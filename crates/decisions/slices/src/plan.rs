@@ -85,6 +85,8 @@ pub struct FamilyFacts {
     pub slices_changed: usize,
     /// Ready endpoints hinted to each zone, when topology-aware hints are on.
     pub hinted_zones: BTreeMap<Text, usize>,
+    /// Whether an endpoint is on a node that others do not reach.
+    pub withdrawn: bool,
 }
 
 impl SlicePlan {
@@ -130,6 +132,20 @@ pub fn plan(inputs: &Inputs<'_>, settings: &Settings) -> SlicePlan {
     plan
 }
 
+/// Plans some slices of each family of a Service, the others being as they should be. `None` if there are none to plan.
+pub(crate) fn plan_parts(parts: &[(AddressType, Inputs<'_>)], settings: &Settings) -> Option<SlicePlan> {
+    let (_, first) = parts.first()?;
+    let labels = slice_labels(first.service);
+    let mut plan = SlicePlan::default();
+    for (family, inputs) in parts {
+        let mut slices: Vec<&EndpointSlice> = inputs.slices.clone();
+        slices.retain(|slice| is_ours(slice, inputs.service));
+        slices.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+        plan_family(inputs, settings, &labels, *family, &slices, &mut plan);
+    }
+    Some(plan)
+}
+
 /// The labels every slice of the Service carries.
 pub fn slice_labels(service: &Service) -> Labels {
     let mirrored = service
@@ -165,6 +181,7 @@ fn plan_family(
     let max = settings.max_endpoints_per_slice.max(1);
     let mut facts = FamilyFacts {
         family,
+        withdrawn: desired.withdrawn,
         ..FamilyFacts::default()
     };
     let mut drafts = Vec::new();

@@ -96,6 +96,15 @@ impl TriggerTracker {
         in_flight.pods.values().copied().chain(in_flight.service).min()
     }
 
+    /// The pods whose changes are all there is to report, if nothing else happened to the Service since a sync
+    /// completed. To be asked between `begin` and `finish`.
+    pub fn only_pods(&self, key: &ServiceKey) -> Option<impl Iterator<Item = &Text> + Clone> {
+        let state = self.services.get(key)?;
+        let in_flight = &state.in_flight;
+        let only_pods = state.known && in_flight.service.is_none() && !in_flight.pods.is_empty();
+        only_pods.then(|| in_flight.pods.keys())
+    }
+
     /// The sync is over and everything is written (or nothing had to be).
     pub fn finish(&mut self, key: &ServiceKey) {
         let state = self.state(key);

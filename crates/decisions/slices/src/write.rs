@@ -30,6 +30,8 @@ pub struct SliceCreate {
 pub struct SliceUpdate {
     pub namespace: Text,
     pub name: Text,
+    /// Kind of addresses.
+    pub family: AddressType,
     pub uid: Text,
     /// The version that was planned from; the write must fail if it is not the latest.
     pub resource_version: Box<str>,
@@ -76,8 +78,10 @@ impl SliceCreate {
         NewSlice {
             namespace: &self.service.namespace,
             service: &self.service.name,
-            service_uid: &self.service_uid,
+            owner_kind: "Service",
+            owner_uid: &self.service_uid,
             labels: &self.labels,
+            annotations: None,
             trigger,
             address_type: self.address_type,
             ports: &self.ports,
@@ -89,14 +93,7 @@ impl SliceCreate {
 
 impl SliceUpdate {
     pub(crate) fn new(slice: &EndpointSlice, draft: Draft<'_>, labels: &Labels) -> Self {
-        let relabelled = (slice.metadata.labels != *labels).then(|| {
-            let gone = slice
-                .metadata
-                .labels
-                .iter()
-                .filter(|(key, _)| labels.get(key).is_none());
-            (labels.clone(), gone.map(|(key, _)| key.into()).collect())
-        });
+        let relabelled = changed_pairs(&slice.metadata.labels, labels);
         let endpoints = Some(endpoints(&draft)).filter(|endpoints| *endpoints != slice.endpoints);
         let moved = draft
             .changes
@@ -112,6 +109,7 @@ impl SliceUpdate {
         Self {
             namespace: slice.metadata.namespace.clone(),
             name: slice.metadata.name.clone(),
+            family: slice.address_type,
             uid: slice.metadata.uid.clone(),
             resource_version: slice.metadata.resource_version.clone(),
             labels: relabelled,
@@ -131,6 +129,7 @@ impl SliceUpdate {
                 .labels
                 .as_ref()
                 .map(|(labels, gone)| (labels, gone.as_slice())),
+            annotations: None,
             ports: self.ports.as_deref(),
             endpoints: self.endpoints.as_deref(),
             in_place: self.in_place.as_deref(),
@@ -169,6 +168,12 @@ impl SliceDelete {
             pods: targets.map(|target| target.name.clone()).collect(),
         }
     }
+}
+
+/// The pairs to write with the names to remove, if they change.
+pub(crate) fn changed_pairs(old: &Labels, new: &Labels) -> Option<(Labels, Vec<Text>)> {
+    let gone = old.iter().filter(|(key, _)| new.get(key).is_none());
+    (old != new).then(|| (new.clone(), gone.map(|(key, _)| key.into()).collect()))
 }
 
 fn endpoints(draft: &Draft<'_>) -> Vec<Endpoint> {

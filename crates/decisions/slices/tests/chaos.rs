@@ -12,6 +12,8 @@ use pointsman_objects::{EndpointSlice, Pod};
 use pointsman_slices::Settings;
 use pointsman_slices::controller::{Controller, Event, Job, Now, Written};
 use pointsman_slices::queue::Pace;
+use pointsman_slices::write::SliceUpdate;
+use pointsman_slices::{ServiceKey, plan};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -19,6 +21,8 @@ use serde_json::Value;
 enum Op {
     Pod(usize, bool),
     PodGone(usize),
+    /// Whether others reach node n2, where a few pods are.
+    Withdrawn(bool),
     Port(u16),
     /// Delivers this many slice events that are under way.
     Deliver(usize),
@@ -37,6 +41,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         6 => (0usize..8, any::<bool>()).prop_map(|(index, ready)| Op::Pod(index, ready)),
         2 => (0usize..8).prop_map(Op::PodGone),
+        1 => any::<bool>().prop_map(Op::Withdrawn),
         1 => (1u16..4).prop_map(Op::Port),
         4 => (0usize..4).prop_map(Op::Deliver),
         4 => Just(Op::Take),
@@ -49,6 +54,8 @@ fn op() -> impl Strategy<Value = Op> {
 
 struct Chaos {
     controller: Controller,
+    settings: Settings,
+    dual: bool,
     server: BTreeMap<Text, EndpointSlice>,
     under_way: VecDeque<Event>,
     jobs: VecDeque<Job>,
@@ -65,6 +72,8 @@ impl Chaos {
         };
         let mut chaos = Self {
             controller: Controller::new(settings, Pace::default(), None),
+            settings,
+            dual: false,
             server: BTreeMap::new(),
             under_way: VecDeque::new(),
             jobs: VecDeque::new(),
@@ -72,10 +81,18 @@ impl Chaos {
             clock: 1,
             names: 0,
         };
-        chaos.see(Event::Node(Arc::new(node("n1", "", "4"))));
+        for name in ["n1", "n2"] {
+            chaos.see(Event::Node(Arc::new(node(name, "", "4"))));
+        }
         chaos.see(Event::Service(Arc::new(service())));
         chaos.see(Event::Listed);
         chaos
+    }
+
+    /// From now on the Service has both families, and so have pods.
+    fn make_dual(&mut self) {
+        self.dual = true;
+        self.step(&Op::Port(8080));
     }
 
     fn now(&self) -> Now {
@@ -98,6 +115,15 @@ impl Chaos {
                 let pod = pod_with(*index, |p| {
                     set_ready(p, *ready);
                     p["metadata"]["resourceVersion"] = revision.into();
+                    // Now and then a pod of the same name and address runs elsewhere.
+                    p["spec"]["nodeName"] = ["n1", "n2"][usize::from(self.clock.is_multiple_of(5))].into();
+                    if self.dual {
+                        let second = serde_json::json!({ "ip": format!("fd00::{index:x}") });
+                        p["status"]["podIPs"]
+                            .as_array_mut()
+                            .expect("addresses")
+                            .push(second);
+                    }
                 });
                 self.pods.insert(*index, pod.clone());
                 self.see(Event::Pod(Arc::new(pod)));
@@ -106,8 +132,14 @@ impl Chaos {
                 self.pods.remove(index);
                 self.see(Event::PodGone("ns".into(), format!("pod{index:04}").into()));
             }
+            Op::Withdrawn(withdrawn) => self.see(Event::Withdrawn(vec![("n2".into(), *withdrawn)])),
             Op::Port(port) => {
-                let service = service_with(|s| s["spec"]["ports"][0]["targetPort"] = (*port).into());
+                let service = service_with(|s| {
+                    s["spec"]["ports"][0]["targetPort"] = (*port).into();
+                    if self.dual {
+                        s["spec"]["ipFamilies"] = serde_json::json!(["IPv4", "IPv6"]);
+                    }
+                });
                 self.see(Event::Service(Arc::new(service)));
             }
             Op::Deliver(count) => (0..*count).for_each(|_| self.deliver()),
@@ -142,6 +174,9 @@ impl Chaos {
         let now = self.now();
         if let (Some(job), _) = self.controller.next(now) {
             assert!(self.jobs.is_empty(), "one job per service");
+            let whole = self.controller.index().inputs(&ServiceKey::new("ns", "svc"));
+            let whole = plan(&whole.expect("a service"), &self.settings);
+            assert_eq!(job.plan, whole, "a plan for a part is the same as for the whole");
             self.jobs.push_back(job);
         }
     }
@@ -237,18 +272,24 @@ proptest! {
     #[test]
     fn the_end_state_is_right_whatever_happens_on_the_way(
         max in 1usize..5,
+        dual in any::<bool>(),
         ops in prop::collection::vec(op(), 0..80),
     ) {
         let mut chaos = Chaos::new(max);
+        if dual {
+            chaos.make_dual();
+        }
         for op in &ops {
             chaos.step(op);
         }
+        chaos.step(&Op::Withdrawn(false));
         chaos.settle();
         let mut shown: Vec<(String, Option<bool>)> = chaos.server.values().flat_map(|slice| &slice.endpoints)
             .map(|e| (e.target.as_ref().expect("a pod").name.to_string(), e.conditions.ready))
             .collect();
         shown.sort();
-        let wanted: Vec<_> = chaos.pods.values().map(|pod| (pod.metadata.name.to_string(), Some(pod.is_ready()))).collect();
+        let families = 1 + usize::from(dual);
+        let wanted: Vec<_> = chaos.pods.values().flat_map(|pod| std::iter::repeat_n(pod, families)).map(|pod| (pod.metadata.name.to_string(), Some(pod.is_ready()))).collect();
         prop_assert_eq!(shown, wanted);
         let uids: BTreeSet<_> = chaos.server.values().map(|slice| &slice.metadata.uid).collect();
         prop_assert_eq!(uids.len(), chaos.server.len());
@@ -271,6 +312,57 @@ fn a_thousand_flips_while_one_write_is_out_cost_one_more_write() {
     chaos.write(None, false);
     assert_eq!(chaos.settle(), 1);
     assert!(chaos.server.values().flat_map(|slice| &slice.endpoints).count() == 50);
+}
+
+#[test]
+fn the_work_of_a_flip_does_not_grow_with_the_number_of_endpoints() {
+    for dual in [false, true] {
+        let looked_at = [450, 3_000].map(|endpoints| {
+            let mut chaos = Chaos::new(100);
+            if dual {
+                chaos.make_dual();
+            }
+            (0..endpoints).for_each(|index| chaos.step(&Op::Pod(index, true)));
+            chaos.settle();
+            let mut most = 0;
+            for flip in 0..20 {
+                chaos.step(&Op::Pod(flip * 7919 % endpoints, false));
+                chaos.take();
+                let job = chaos.jobs.front().expect("a job");
+                most = most.max(job.looked_at);
+                chaos.write(None, false);
+                chaos.settle();
+            }
+            most
+        });
+        let families = 1 + usize::from(dual);
+        assert_eq!(
+            looked_at,
+            [100 * families; 2],
+            "all pods of one slice in each family"
+        );
+    }
+}
+
+#[test]
+fn a_pod_that_moves_to_a_withdrawn_node_is_judged_by_all_pods_and_not_by_those_of_its_slice() {
+    let mut chaos = Chaos::new(1);
+    for index in 0..4 {
+        chaos.clock = 101 + 10 * index as u64;
+        chaos.step(&Op::Pod(index, true));
+    }
+    chaos.settle();
+    chaos.step(&Op::Withdrawn(true));
+    chaos.clock = 100_004;
+    chaos.step(&Op::Pod(0, true));
+    chaos.take();
+    let job = chaos.jobs.front().expect("a job");
+    let ready = |update: &SliceUpdate| Some(update.endpoints.as_ref()?.first()?.conditions.ready);
+    assert_eq!(
+        ready(&job.plan.update[0]),
+        Some(Some(false)),
+        "others are ready elsewhere"
+    );
 }
 
 #[test]

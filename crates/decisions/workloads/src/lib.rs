@@ -5,8 +5,11 @@
 
 pub mod daemonset;
 pub mod deployment;
+pub mod disruption;
 pub mod expectations;
 pub mod gc;
+pub mod job;
 pub mod ownership;
 pub mod replicaset;
 pub mod scheduler;
+pub mod statefulset;

@@ -172,6 +172,7 @@ fn status(
                 message: message.into(),
                 last_transition_time: Some(now.start_of_second()),
                 last_update_time: None,
+                observed_generation: None,
             });
         }
         Some(_) => {}

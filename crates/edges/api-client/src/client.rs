@@ -48,6 +48,9 @@ pub struct DeleteOptions {
     /// Seconds between the request and the removal.
     #[serde(skip_serializing_if = "Option::is_none")]
     grace_period_seconds: Option<u32>,
+    /// What happens to dependents, if not what the server does by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    propagation_policy: Option<&'static str>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -60,7 +63,15 @@ impl DeleteOptions {
     pub fn of(uid: &str) -> Self {
         Self {
             preconditions: Some(Preconditions { uid: uid.to_owned() }),
-            grace_period_seconds: None,
+            ..Self::default()
+        }
+    }
+
+    /// Deletes what it owns first.
+    pub fn in_foreground(self) -> Self {
+        Self {
+            propagation_policy: Some("Foreground"),
+            ..self
         }
     }
 

@@ -43,7 +43,11 @@ impl Resource {
     pub const SERVICE_CIDRS: Self = Self::new("networking.k8s.io", "v1", "servicecidrs");
     pub const REPLICA_SETS: Self = Self::new("apps", "v1", "replicasets");
     pub const DEPLOYMENTS: Self = Self::new("apps", "v1", "deployments");
-
+    pub const STATEFUL_SETS: Self = Self::new("apps", "v1", "statefulsets");
+    pub const CONTROLLER_REVISIONS: Self = Self::new("apps", "v1", "controllerrevisions");
+    pub const PERSISTENT_VOLUME_CLAIMS: Self = Self::core("persistentvolumeclaims");
+    pub const JOBS: Self = Self::new("batch", "v1", "jobs");
+    pub const POD_DISRUPTION_BUDGETS: Self = Self::new("policy", "v1", "poddisruptionbudgets");
     pub const DAEMON_SETS: Self = Self::new("apps", "v1", "daemonsets");
 
     /// A collection of a named group.

@@ -9,6 +9,8 @@ use thiserror::Error;
 pub enum Loop {
     /// Services and pods to EndpointSlices.
     EndpointSlices,
+    /// Endpoints of Services without a selector to EndpointSlices.
+    Mirroring,
     /// Services and pods to the classic Endpoints.
     Endpoints,
     /// ReplicaSets to pods.
@@ -17,6 +19,12 @@ pub enum Loop {
     Deployments,
     /// DaemonSets to pods.
     DaemonSets,
+    /// StatefulSets to pods.
+    StatefulSets,
+    /// Jobs to pods.
+    Jobs,
+    /// Pods to what their PodDisruptionBudgets allow.
+    Disruption,
     /// Pods to nodes.
     Scheduler,
     /// Removal of pods that nobody else removes.
@@ -33,12 +41,16 @@ pub enum Loop {
 
 impl Loop {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 15] = [
         Self::EndpointSlices,
+        Self::Mirroring,
         Self::Endpoints,
         Self::ReplicaSets,
         Self::Deployments,
         Self::DaemonSets,
+        Self::StatefulSets,
+        Self::Jobs,
+        Self::Disruption,
         Self::Scheduler,
         Self::PodGarbage,
         Self::NodeIpam,
@@ -51,10 +63,14 @@ impl Loop {
     pub fn names(self) -> [&'static str; 2] {
         match self {
             Self::EndpointSlices => ["endpointslice", "endpointslice-controller"],
+            Self::Mirroring => ["endpointslicemirroring", "endpointslice-mirroring-controller"],
             Self::Endpoints => ["endpoint", "endpoints-controller"],
             Self::ReplicaSets => ["replicaset", "replicaset-controller"],
             Self::Deployments => ["deployment", "deployment-controller"],
             Self::DaemonSets => ["daemonset", "daemonset-controller"],
+            Self::StatefulSets => ["statefulset", "statefulset-controller"],
+            Self::Jobs => ["job", "job-controller"],
+            Self::Disruption => ["disruption", "disruption-controller"],
             Self::Scheduler => ["scheduler", "pod-scheduler"],
             Self::PodGarbage => ["podgc", "pod-garbage-collector-controller"],
             Self::NodeIpam => ["nodeipam", "node-ipam-controller"],

@@ -186,7 +186,8 @@ async fn run_loops(context: Context) -> Result<(), RunError> {
     let names: Vec<&str> = context.config.loops.iter().map(Loop::name).collect();
     tracing::info!(loops = names.join(","), "starting loops");
     let loops = &context.config.loops;
-    let endpoints = loops.runs(Loop::EndpointSlices) || loops.runs(Loop::Endpoints);
+    let of_endpoints = [Loop::EndpointSlices, Loop::Mirroring, Loop::Endpoints];
+    let endpoints = of_endpoints.into_iter().any(|which| loops.runs(which));
     if endpoints {
         tasks.spawn(endpoint_slices::run(context.clone(), &mut shared));
     } else {

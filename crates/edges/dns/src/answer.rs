@@ -30,6 +30,10 @@ pub fn answer(zone: &Zone, complete: bool, question: &Question) -> Step {
         None => Answer::Elsewhere,
     };
     match found {
+        // Whose addresses are the cluster's is not known yet.
+        Answer::Elsewhere if !complete && is_reverse(&query.name) => {
+            Step::Reply(Reply::new(ResponseCode::ServFail))
+        }
         Answer::Elsewhere => Step::Forward,
         _ if !complete => Step::Reply(Reply::new(ResponseCode::ServFail)),
         Answer::NotFound => Step::Reply(negative(zone, ResponseCode::NXDomain)),
@@ -95,6 +99,12 @@ fn spread(answers: &mut [pointsman_names::Record]) {
     let is_address = |record: &pointsman_names::Record| matches!(record.data, Data::Address(_));
     let first = answers.iter().position(is_address).unwrap_or(answers.len());
     fastrand::shuffle(&mut answers[first..]);
+}
+
+fn is_reverse(asked: &Name) -> bool {
+    ["in-addr.arpa", "ip6.arpa"]
+        .iter()
+        .any(|zone| is_below(asked, zone))
 }
 
 fn is_below(asked: &Name, domain: &str) -> bool {

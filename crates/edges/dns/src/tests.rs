@@ -200,6 +200,15 @@ async fn nothing_is_denied_before_everything_is_known() {
 }
 
 #[tokio::test]
+async fn nobody_else_is_asked_whose_address_it_is_before_everything_is_known() {
+    let server = server(&[outside(Duration::ZERO).await], false).await;
+    let code = async |name: &str, kind| ask(server, &question(name, kind)).await.metadata.response_code;
+    let address = code("1.0.3.10.in-addr.arpa", RecordType::PTR).await;
+    assert_eq!(address, ResponseCode::ServFail);
+    assert_eq!(code("example.org", RecordType::A).await, ResponseCode::NoError);
+}
+
+#[tokio::test]
 async fn answers_that_are_too_long_for_a_datagram_come_whole_over_tcp() {
     let server = server(&[], true).await;
     let mut message = question("many.ns.svc.cluster.local", RecordType::A);

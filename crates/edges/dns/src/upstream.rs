@@ -270,13 +270,26 @@ async fn from_file(path: &Path, listen: &[SocketAddr]) -> Vec<SocketAddr> {
 
 /// A question to ourselves would come back for ever.
 fn without_own(servers: Vec<SocketAddr>, listen: &[SocketAddr]) -> Vec<SocketAddr> {
+    without_own_at(servers, listen, is_here)
+}
+
+fn without_own_at(
+    servers: Vec<SocketAddr>,
+    listen: &[SocketAddr],
+    is_here: impl Fn(IpAddr) -> bool,
+) -> Vec<SocketAddr> {
     let is_own = |server: &SocketAddr| {
         listen.iter().any(|own| {
-            let everywhere = own.ip().is_unspecified() && server.ip().is_loopback();
-            own.port() == server.port() && (own.ip() == server.ip() || everywhere)
+            let same = own.ip() == server.ip() || (own.ip().is_unspecified() && is_here(server.ip()));
+            own.port() == server.port() && same
         })
     };
     servers.into_iter().filter(|server| !is_own(server)).collect()
+}
+
+/// Whether it is an address of this machine: those, and no others, can be bound.
+fn is_here(address: IpAddr) -> bool {
+    std::net::UdpSocket::bind((address, 0)).is_ok()
 }
 
 /// The name servers in the text of a `resolv.conf`.
@@ -307,10 +320,21 @@ mod tests {
 
     #[test]
     fn nobody_is_sent_in_a_circle() {
-        let servers = ["127.0.0.1:53", "10.0.0.1:53", "127.0.0.1:54"].map(|it| it.parse().unwrap());
-        let left = |own: &str| without_own(servers.to_vec(), &[own.parse().unwrap()]);
-        assert_eq!(left("0.0.0.0:53"), servers[1..]);
-        assert_eq!(left("10.0.0.1:53"), [servers[0], servers[2]]);
+        let servers =
+            ["127.0.0.1:53", "10.0.0.1:53", "127.0.0.1:54", "10.0.0.2:53"].map(|it| it.parse().unwrap());
+        // The machine has the loopback and 10.0.0.1.
+        let is_here = |address: IpAddr| address.is_loopback() || address == IpAddr::from([10, 0, 0, 1]);
+        let left = |own: &str| without_own_at(servers.to_vec(), &[own.parse().unwrap()], is_here);
+        assert_eq!(left("0.0.0.0:53"), servers[2..]);
+        assert_eq!(left("[::]:53"), servers[2..]);
+        assert_eq!(left("10.0.0.1:53"), [servers[0], servers[2], servers[3]]);
+    }
+
+    #[test]
+    fn addresses_of_this_machine_are_known() {
+        assert!(is_here(IpAddr::from([127, 0, 0, 1])));
+        // Of the range for documentation: no machine has it.
+        assert!(!is_here(IpAddr::from([192, 0, 2, 1])));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::uri::Scheme;
-use http::{Method, Request, Response, StatusCode, Uri, header};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::Full;
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1;
@@ -33,6 +33,8 @@ use crate::unverified::{CertificateFiles, Proof, with_any_certificate};
 
 /// How long a server may take to accept a connection, and for its part of a TLS handshake.
 const CONNECT: Duration = Duration::from_secs(5);
+/// How long a server may take until the head of its answer to a request that is passed on.
+const ANSWER: Duration = Duration::from_secs(30);
 /// Longest line of a stream.
 const LINE: usize = 64 << 10;
 
@@ -241,6 +243,33 @@ impl Target {
         self.bounded(within, self.ask(path, &[])).await
     }
 
+    /// Passes a request on, which may ask for an upgrade; the head of the answer has to come within half a minute. If the
+    /// answer says yes, what follows is in its extensions as [`OnUpgrade`](hyper::upgrade::OnUpgrade).
+    pub async fn pass(
+        &self,
+        method: Method,
+        path: &str,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, ClientError> {
+        let authority = self.authority();
+        let asked = async {
+            let (stream, _) = self.connected().await?;
+            let mut request = Request::builder()
+                .method(method)
+                .uri(path)
+                .header(header::HOST, &authority)
+                .body(Full::new(body))
+                .map_err(|error| ClientError::BadRequest(authority.clone(), error))?;
+            request.headers_mut().extend(headers);
+            let failed = |error| ClientError::BadAnswer(authority.clone(), error);
+            let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
+            tokio::spawn(connection.with_upgrades());
+            sender.send_request(request).await.map_err(failed)
+        };
+        self.bounded(ANSWER, asked).await
+    }
+
     async fn bounded<T>(
         &self,
         within: Duration,
@@ -266,10 +295,7 @@ impl Target {
             ("", "") => "/".to_owned(),
             (prefix, path) => format!("{prefix}{path}"),
         };
-        let (stream, token) = timeout(CONNECT, self.connect())
-            .await
-            .unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
-            .map_err(|error| ClientError::Unreachable(authority.clone(), error))?;
+        let (stream, token) = self.connected().await?;
         let mut request = Request::builder()
             .method(method)
             .uri(target)
@@ -306,6 +332,13 @@ impl Target {
             authority,
             rest: Vec::new(),
         })
+    }
+
+    async fn connected(&self) -> Result<(Stream, Option<String>), ClientError> {
+        timeout(CONNECT, self.connect())
+            .await
+            .unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
+            .map_err(|error| ClientError::Unreachable(self.authority(), error))
     }
 
     /// A connection, and the token to send over it.

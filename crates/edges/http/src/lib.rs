@@ -8,6 +8,7 @@
 pub use bytes::Bytes;
 pub use http::{Request, Response, StatusCode};
 pub use hyper::body::Incoming;
+pub use hyper::upgrade::OnUpgrade;
 
 mod accept;
 mod bind;
@@ -19,6 +20,7 @@ mod serve;
 mod slots;
 mod turns;
 mod unverified;
+mod upgrade;
 
 pub use accept::accept;
 pub use bind::{Wildcard, bind};
@@ -28,3 +30,4 @@ pub use reply::{Body, reply, stream, text};
 pub use serve::{Peer, Requests, Server};
 pub use slots::{Connections, Slots};
 pub use unverified::{Proof, unverified, with_any_certificate};
+pub use upgrade::{IDLE, Upgraded, asked_for, switching, tunnel, upgraded};

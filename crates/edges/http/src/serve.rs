@@ -247,7 +247,7 @@ impl Server {
             }
         });
         let builder = self.builder(protocol);
-        let connection = builder.serve_connection(TokioIo::new(stream), service);
+        let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
         let mut connection = pin!(connection.into_owned());
         let patience = Patience {
             first: self.head,

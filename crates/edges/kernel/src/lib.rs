@@ -14,6 +14,7 @@ pub mod iptables_backend;
 pub mod ipvs;
 pub mod memory;
 pub mod nftables_backend;
+pub mod observed;
 pub mod others;
 pub mod resets;
 pub mod sysctl;

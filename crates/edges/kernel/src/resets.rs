@@ -5,15 +5,17 @@
 //! client says with an acknowledgement where the connection stands. That packet meets the reset, which therefore carries
 //! the number that the client expects; nobody has to guess it.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 use pointsman_dataplane::ProgramError;
-use pointsman_model::{Address, Cidr, IpFamily};
+use pointsman_model::{Address, IpFamily};
 use pointsman_netlink::conntrack::{Flow, Tuple};
 use pointsman_netlink_io::{Buffers, Client, Conntrack, RequestError};
-use pointsman_nft::{RESETS, family, reset_connections};
+pub use pointsman_nft::LASTING;
+use pointsman_nft::{RESETS, family, reset_connections, resets_sent};
 use rustix::net::{AddressFamily, Protocol, SendFlags, SocketFlags, SocketType, sendto, socket_with};
 
 use crate::commits::{Commits, NF_TABLES, unreadable};
@@ -40,14 +42,12 @@ impl Resets {
         Ok(Self { client, commits })
     }
 
-    /// Answers packets to these ranges from now on, and to no others. Returns whether anything was written.
-    pub fn answer_for<A: Address>(&mut self, ranges: &[Cidr<A>]) -> Result<bool, ProgramError> {
-        let family = family::<A>();
-        let tables = self.client.tables(family).map_err(unreadable)?;
-        if ranges.is_empty() && !tables.iter().any(|table| table.name == RESETS) {
+    /// Answers packets to these pods for [`LASTING`] from now on, and to no others. Returns whether anything was written.
+    pub fn answer_for<A: Address>(&mut self, pods: &BTreeSet<A>) -> Result<bool, ProgramError> {
+        if pods.is_empty() && !self.is_there::<A>()? {
             return Ok(false);
         }
-        let transaction = reset_connections(ranges);
+        let transaction = reset_connections(pods);
         self.client
             .commit(std::slice::from_ref(&transaction), None)
             .map_err(|error| ProgramError::Io {
@@ -56,6 +56,21 @@ impl Resets {
             })?;
         self.commits.add(1);
         Ok(true)
+    }
+
+    /// How many packets were answered since [`Resets::answer_for`] last wrote.
+    pub fn sent<A: Address>(&mut self) -> Result<u64, ProgramError> {
+        if !self.is_there::<A>()? {
+            return Ok(0);
+        }
+        let rules = self.client.rules(family::<A>(), &RESETS).map_err(unreadable)?;
+        let rules: Vec<_> = rules.into_iter().map(|(rule, _)| rule).collect();
+        Ok(resets_sent(&rules))
+    }
+
+    fn is_there<A: Address>(&mut self) -> Result<bool, ProgramError> {
+        let tables = self.client.tables(family::<A>()).map_err(unreadable)?;
+        Ok(tables.iter().any(|table| table.name == RESETS))
     }
 }
 
@@ -84,9 +99,9 @@ impl Waker {
         })
     }
 
-    /// Wakes the clients of these ranges; returns how many there are. The kernel walks all flows once, so this belongs on
+    /// Wakes the clients of these pods; returns how many there are. The kernel walks all flows once, so this belongs on
     /// a thread of its own.
-    pub fn wake<A: Address>(&mut self, ranges: &[Cidr<A>]) -> Result<usize, RequestError> {
+    pub fn wake<A: Address>(&mut self, pods: &BTreeSet<A>) -> Result<usize, RequestError> {
         let family = match self.family {
             IpFamily::V4 => 2,
             IpFamily::V6 => 10,
@@ -98,9 +113,7 @@ impl Waker {
         let (mut woken, socket) = (0, &self.socket);
         self.flows.visit(family, &like, &mut |flow| {
             let Some([from, to]) = way_back(&flow) else { return };
-            let gone =
-                A::narrow(from.ip()).is_some_and(|from| ranges.iter().any(|range| range.contains(from)));
-            if gone {
+            if A::narrow(from.ip()).is_some_and(|from| pods.contains(&from)) {
                 // What cannot be sent now is lost, as it can be on the way; there is a next time.
                 let to_host = SocketAddr::new(to.ip(), 0);
                 let sent = sendto(socket, &syn_ack(from, to), SendFlags::empty(), &to_host);

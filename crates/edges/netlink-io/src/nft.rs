@@ -10,7 +10,7 @@ use pointsman_netlink::netlink::{
 use pointsman_netlink::nft::wire::{self, msg};
 use pointsman_netlink::nft::{
     Batch, BatchError, Chain, Element, ElementList, Family, Fault, Generation, Name, Rule, Set, Table,
-    Transaction,
+    Transaction, Value,
 };
 
 use crate::socket::{Buffers, Listing, Received, RequestError, Socket, SocketError};
@@ -204,6 +204,33 @@ impl Client {
         self.collect_elements((family, table, set), Vec::new, Vec::push)
     }
 
+    /// The element of a set with this key, if there is one.
+    pub fn element(
+        &mut self,
+        family: Family,
+        table: &Name,
+        set: &Name,
+        key: &Value,
+    ) -> Result<Option<Element>, RequestError> {
+        let body = |w: &mut Writer| {
+            w.text(wire::element::LIST_TABLE, table.as_str());
+            w.text(wire::element::LIST_SET, set.as_str());
+            w.nest(wire::element::LIST_ELEMENTS, |list| {
+                Element::new(*key).encode(list)
+            });
+        };
+        let mut found = None;
+        let answered = self.request(family, msg::GET_ELEMENTS, 0, body, &mut |message| {
+            found = ElementList::decode(message)?.elements.pop();
+            Ok(())
+        });
+        match answered {
+            Ok(_) => Ok(found),
+            Err(RequestError::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Reads the elements of a set into a collection of the caller's; if the listing has to begin again, so
     /// does the collection.
     pub fn collect_elements<T>(
@@ -339,7 +366,6 @@ impl Listed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pointsman_netlink::nft::Value;
 
     #[test]
     fn an_element_that_is_listed_twice_shows_that_others_are_missing() {

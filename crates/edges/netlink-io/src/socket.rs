@@ -115,6 +115,14 @@ impl Socket {
         Self::open(netlink::GENERIC, buffers)
     }
 
+    /// Joins a group, whose messages then come without having been asked for.
+    pub(crate) fn join(&self, group: u32) -> Result<(), SocketError> {
+        let group = i32::try_from(group).map_err(io::Error::other);
+        let joined =
+            group.and_then(|group| set_netlink_option(self.fd.as_fd(), libc::NETLINK_ADD_MEMBERSHIP, group));
+        joined.map_err(SocketError::Open)
+    }
+
     fn open(protocol: Protocol, buffers: Buffers) -> Result<Self, SocketError> {
         let open = || -> io::Result<OwnedFd> {
             let fd = socket_with(
@@ -125,8 +133,8 @@ impl Socket {
             )?;
             bind(&fd, &netlink::SocketAddrNetlink::new(0, 0))?;
             // Explanations with errors, and no copy of the request in them.
-            set_netlink_option(fd.as_fd(), libc::NETLINK_EXT_ACK)?;
-            set_netlink_option(fd.as_fd(), libc::NETLINK_CAP_ACK)?;
+            set_netlink_option(fd.as_fd(), libc::NETLINK_EXT_ACK, 1)?;
+            set_netlink_option(fd.as_fd(), libc::NETLINK_CAP_ACK, 1)?;
             // Without the privilege the system's limit stays, and large batches fail with a clear error.
             if sockopt::set_socket_recv_buffer_size_force(&fd, buffers.receive).is_err() {
                 let _ = sockopt::set_socket_recv_buffer_size(&fd, buffers.receive);
@@ -165,7 +173,16 @@ impl Socket {
     ///
     /// Requests are handled while they are sent, so their replies are waiting when `send` returns.
     pub fn receive(&mut self) -> Result<Received<'_>, SocketError> {
-        let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
+        self.receive_by(RecvFlags::DONTWAIT)
+    }
+
+    /// Waits for a datagram.
+    pub(crate) fn wait(&mut self) -> Result<Received<'_>, SocketError> {
+        self.receive_by(RecvFlags::empty())
+    }
+
+    fn receive_by(&mut self, flags: RecvFlags) -> Result<Received<'_>, SocketError> {
+        let flags = flags | RecvFlags::TRUNC;
         let length = loop {
             match recv(&self.fd, self.buffer.as_mut_slice(), flags) {
                 Ok((_, length)) => break length,
@@ -275,16 +292,15 @@ impl Socket {
 }
 
 #[expect(unsafe_code, reason = "no safe wrapper sets options of the level SOL_NETLINK")]
-fn set_netlink_option(fd: BorrowedFd<'_>, option: libc::c_int) -> io::Result<()> {
-    let on: libc::c_int = 1;
+fn set_netlink_option(fd: BorrowedFd<'_>, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
     let length = libc::socklen_t::try_from(size_of::<libc::c_int>()).map_err(io::Error::other)?;
-    // SAFETY: the descriptor is open for the call, and the pointer and length describe `on`.
+    // SAFETY: the descriptor is open for the call, and the pointer and length describe `value`.
     let status = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
             libc::SOL_NETLINK,
             option,
-            (&raw const on).cast(),
+            (&raw const value).cast(),
             length,
         )
     };

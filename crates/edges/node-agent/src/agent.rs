@@ -4,6 +4,10 @@
 //! in; actions, status patches and Events go out as tasks of their own. Nothing here waits for anything
 //! but the next input, so a readiness change is on its way to the API at once.
 
+mod questions;
+
+pub(crate) use questions::{FoundLog, LogError, Question};
+
 use crate::clock::{Clock, timestamp};
 use crate::gate::{WaitOutcome, Waited};
 use crate::metrics::Metrics;
@@ -23,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 
 /// Something that happened.
 pub(crate) enum Input {
@@ -55,37 +59,6 @@ pub(crate) enum Input {
     },
     /// Somebody wants to know something.
     Ask(Question),
-}
-
-/// What the agent's own server asks.
-pub(crate) enum Question {
-    /// Where the log of a container is.
-    Log {
-        namespace: String,
-        pod: String,
-        container: String,
-        previous: bool,
-        answer: oneshot::Sender<Result<FoundLog, LogError>>,
-    },
-    /// All pods as they are now.
-    Pods {
-        answer: oneshot::Sender<Vec<Box<RawValue>>>,
-    },
-}
-
-/// A container's log, and whether more may come.
-pub(crate) struct FoundLog {
-    pub(crate) path: PathBuf,
-    /// Turns false when the run has ended.
-    pub(crate) alive: watch::Receiver<bool>,
-}
-
-/// Why there is no log.
-pub(crate) enum LogError {
-    /// The pod or container is not on this node.
-    NotFound(String),
-    /// There is none yet.
-    NotYet(String),
 }
 
 /// The owner of all pods of this node.
@@ -507,32 +480,6 @@ impl Agent {
             reason: reason.into(),
             message,
         });
-    }
-
-    fn answer(&mut self, question: Question) {
-        match question {
-            Question::Log {
-                namespace,
-                pod,
-                container,
-                previous,
-                answer,
-            } => {
-                let found = self
-                    .names
-                    .get(&(namespace, pod.clone()))
-                    .and_then(|uid| self.pods.get_mut(uid));
-                let log = match found {
-                    Some(pod) => pod.log(&container, previous),
-                    None => Err(LogError::NotFound(format!("pod {pod:?} is not on this node"))),
-                };
-                let _ = answer.send(log);
-            }
-            Question::Pods { answer } => {
-                let pods = self.pods.values().map(|pod| pod.text.clone());
-                let _ = answer.send(pods.collect());
-            }
-        }
     }
 }
 

@@ -26,6 +26,7 @@ mod room;
 mod run;
 mod security;
 mod serve;
+mod streams;
 mod tokens;
 mod translate;
 mod volumes;

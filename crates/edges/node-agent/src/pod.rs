@@ -8,7 +8,9 @@
 use crate::agent::{FoundLog, Input, LogError};
 use crate::metrics::Metrics;
 use crate::probing::Followed;
+use crate::streams::Place;
 use crate::tokens::Tokens;
+use crate::translate::attachable;
 use crate::work::{Files, Job, Tools};
 use pointsman_api_client::backoff::Backoff;
 use pointsman_api_client::{ApiError, DeleteOptions, Patch, Resource};
@@ -18,6 +20,7 @@ use pointsman_objects::pod::Phase;
 use pointsman_objects::pod_manifest::PodManifest;
 use pointsman_objects::pod_status::PodStatus;
 use pointsman_pod_lifecycle::{Found, Machine, Now, Settings};
+use pointsman_runtime::Attachable;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -294,6 +297,33 @@ impl Managed {
         Ok(FoundLog {
             path: path.clone(),
             alive: follower.subscribe(),
+        })
+    }
+
+    /// Where it runs, or one of its containers.
+    pub(crate) fn place(&self, uid: Arc<str>, container: Option<&str>) -> Result<Place, LogError> {
+        let Some(name) = container else {
+            return Ok(Place {
+                uid,
+                run: 0,
+                attachable: Attachable::default(),
+            });
+        };
+        let Some(container) = self.manifest.container(name) else {
+            let message = format!("container {name:?} in pod {:?} is not available", self.name());
+            return Err(LogError::NotFound(message));
+        };
+        let run = self.machine.running(name);
+        let run = run.ok_or_else(|| {
+            LogError::NotYet(format!(
+                "container {name:?} in pod {:?} is not running",
+                self.name()
+            ))
+        })?;
+        Ok(Place {
+            uid,
+            run,
+            attachable: attachable(container),
         })
     }
 

@@ -10,6 +10,7 @@ use crate::node::Frequency;
 use crate::probing::{Commands, Probing, Runs};
 use crate::room::Room;
 use crate::serve::{self, Access, Server};
+use crate::streams::Streams;
 use crate::work::Tools;
 use pointsman_api_client::connect::connect;
 use pointsman_api_client::events::Recorder;
@@ -124,6 +125,7 @@ pub async fn run(
         let server = Arc::new(Server {
             inputs: inputs.clone(),
             access: Access::new(client.clone(), name),
+            streams: Streams::new(runtime.clone(), inputs.clone()),
             metrics: metrics.clone(),
             configuration: config.shown.clone(),
         });

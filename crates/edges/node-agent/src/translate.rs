@@ -10,8 +10,8 @@ use pointsman_objects::pod_manifest::{Container, PodManifest, UserIds, VolumeMou
 use pointsman_pod_lifecycle::env::{self, Sources};
 use pointsman_pod_lifecycle::resolver::{ClusterDns, resolv_conf};
 use pointsman_runtime::{
-    ContainerId, ContainerName, ContainerSpec, HostAlias, MountSpec, Network, PodUid, Pull, SandboxSpec,
-    User, VolumeSpec,
+    Attachable, ContainerId, ContainerName, ContainerSpec, HostAlias, MountSpec, Network, PodUid, Pull,
+    SandboxSpec, User, VolumeSpec,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -165,9 +165,19 @@ pub fn container(
         limits: security::limits(container)?,
         security: security::security(pod, container)?,
         termination_message: path(&container.termination_message_path),
+        attachable: attachable(container),
         labels: BTreeMap::new(),
         env: env.into_iter().collect(),
     })
+}
+
+/// What clients can attach to besides its output.
+pub(crate) fn attachable(container: &Container) -> Attachable {
+    Attachable {
+        stdin: container.stdin,
+        stdin_once: container.stdin_once,
+        tty: container.tty,
+    }
 }
 
 /// An empty path is none.

@@ -86,7 +86,14 @@ pub async fn ask(
     }
 }
 
-async fn sleep_until(at: Option<Instant>) {
+/// The time in whole microseconds, as asks carry it: an answer says by it which ask it is to, and a nanosecond beside that
+/// it would be to none, and every ask lost.
+pub(crate) fn since(start: Instant) -> Duration {
+    let elapsed = start.elapsed();
+    Duration::new(elapsed.as_secs(), elapsed.subsec_micros() * 1000)
+}
+
+pub(crate) async fn sleep_until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
@@ -94,13 +101,13 @@ async fn sleep_until(at: Option<Instant>) {
 }
 
 /// One socket of each family that there is.
-struct Sockets {
+pub(crate) struct Sockets {
     v4: Option<Echo>,
     v6: Option<Echo>,
 }
 
 impl Sockets {
-    fn open() -> Option<Self> {
+    pub fn open() -> Option<Self> {
         let (v4, v6) = (Echo::open(false), Echo::open(true));
         if let (Err(error), Err(_)) = (&v4, &v6) {
             tracing::warn!(
@@ -113,7 +120,7 @@ impl Sockets {
         Some(Self { v4, v6 })
     }
 
-    async fn readable(&self) {
+    pub async fn readable(&self) {
         let wait = async |echo: &Option<Echo>| match echo {
             Some(echo) => echo.readable().await,
             None => std::future::pending().await,
@@ -122,6 +129,22 @@ impl Sockets {
             () = wait(&self.v4) => {}
             () = wait(&self.v6) => {}
         }
+    }
+
+    /// Hands over whoever answered, and when it was asked.
+    pub fn read(&mut self, now: Duration, mut answered: impl FnMut(IpAddr, Duration)) {
+        for echo in [&mut self.v4, &mut self.v6].into_iter().flatten() {
+            echo.read(now, &mut answered);
+        }
+    }
+
+    /// Asks; returns whether there is a socket for that.
+    pub fn ask(&mut self, address: IpAddr, now: Duration) -> bool {
+        let echo = match address.is_ipv4() {
+            true => &mut self.v4,
+            false => &mut self.v6,
+        };
+        echo.as_mut().map(|echo| echo.ask(address, now)).is_some()
     }
 }
 
@@ -132,7 +155,7 @@ struct Asker {
     rings: Rings,
     places: Places,
     /// The peers, by where they are asked.
-    names: BTreeMap<IpAddr, Text>,
+    names: BTreeMap<IpAddr, Vec<Text>>,
     observer: Observer,
     start: Instant,
     metrics: Metrics,
@@ -140,7 +163,7 @@ struct Asker {
 
 impl Asker {
     fn now(&self) -> Duration {
-        self.start.elapsed()
+        since(self.start)
     }
 
     fn opinions(&self) -> String {
@@ -162,8 +185,7 @@ impl Asker {
             true => self.rings.peers(&self.own),
             false => Vec::new(),
         };
-        let place = |name: &Text| Some((*self.places.get(name)?, name.clone()));
-        self.names = peers.iter().filter_map(place).collect();
+        self.names = by_place(&peers, &self.places);
         self.metrics.peers.set(peers.len() as f64);
         self.observer.set_peers(&peers, self.now())
     }
@@ -178,14 +200,14 @@ impl Asker {
             ..
         } = self;
         let mut changed = false;
-        for echo in [&mut sockets.v4, &mut sockets.v6].into_iter().flatten() {
-            echo.read(now, |from, sent| {
-                if let Some(name) = names.get(&from) {
-                    metrics.answers.inc();
+        sockets.read(now, |from, sent| {
+            if let Some(names) = names.get(&from) {
+                metrics.answers.inc();
+                for name in names {
                     changed |= observer.answered(name, sent, now);
                 }
-            });
-        }
+            }
+        });
         changed
     }
 
@@ -204,15 +226,35 @@ impl Asker {
             let Some(address) = peer.and_then(|(name, _)| self.places.get(name)) else {
                 continue;
             };
-            let echo = match address.is_ipv4() {
-                true => &mut self.sockets.v4,
-                false => &mut self.sockets.v6,
-            };
-            if let Some(echo) = echo {
+            if self.sockets.ask(*address, now) {
                 self.metrics.asks.inc();
-                echo.ask(*address, now);
             }
         }
         changed
+    }
+}
+
+/// Whose an answer from an address is. A node that says it has another's address gets that one's answers, and must not take
+/// them away.
+fn by_place(peers: &[Text], places: &Places) -> BTreeMap<IpAddr, Vec<Text>> {
+    let mut names: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for name in peers {
+        if let Some(place) = places.get(name) {
+            names.entry(*place).or_default().push(name.clone());
+        }
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_claims_the_address_of_another_takes_no_answers_away() {
+        let address: IpAddr = [10, 0, 0, 1].into();
+        let peers = [Text::from("a"), Text::from("z"), Text::from("unknown")];
+        let places = peers[..2].iter().map(|name| (name.clone(), address)).collect();
+        assert_eq!(by_place(&peers, &places)[&address], peers[..2]);
     }
 }

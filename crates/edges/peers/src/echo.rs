@@ -161,4 +161,15 @@ mod tests {
             "a packet with its own checksum sums up to nothing"
         );
     }
+
+    #[test]
+    fn an_answer_names_its_ask_by_the_clock_that_asks_are_made_with() {
+        let start = tokio::time::Instant::now();
+        for _ in 0..100 {
+            let sent = crate::ask::since(start);
+            let mut packet = request(true, 7, 1, sent);
+            packet[0] = 129;
+            assert_eq!(answer(&packet, true, 7, crate::ask::since(start)), Some(sent));
+        }
+    }
 }

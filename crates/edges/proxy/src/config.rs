@@ -21,6 +21,8 @@ pub struct Config {
     pub node: String,
     /// How rules are written.
     pub mode: Mode,
+    /// Another program writes them, in this mode: write nothing, and follow what it writes.
+    pub observe: bool,
     /// The least time between two syncs.
     pub min_sync_period: Duration,
     /// How often failures are retried at the latest, and how often the rules are checked.
@@ -55,6 +57,8 @@ pub struct Config {
     pub fall_back_to_iptables: bool,
     /// The namespace of the Lease in which this node says which others it does not reach, if the proxy is to say so.
     pub peer_leases: Option<String>,
+    /// How long a node is withdrawn, and silent, before connections to its pods are reset; never if there is nothing.
+    pub reset_dead_connections: Option<Duration>,
     /// The whole configuration as `/configz` shows it.
     pub shown: serde_json::Value,
 }
@@ -128,7 +132,10 @@ impl Config {
             node_ports,
             node_ip,
             localhost_node_ports: self.localhost_node_ports && self.mode == Mode::Iptables,
-            localhost: match self.mode == Mode::Nftables && self.nftables_localhost_node_ports {
+            localhost: match self.mode == Mode::Nftables
+                && self.nftables_localhost_node_ports
+                && !self.observe
+            {
                 true => self.node_ports.localhost::<A>(),
                 false => Localhost::Ignored,
             },
@@ -154,6 +161,7 @@ pub(crate) mod tests {
             source: Source::InCluster,
             node: "n1".into(),
             mode: Mode::Iptables,
+            observe: false,
             min_sync_period: Duration::ZERO,
             sync_period: Duration::from_secs(30),
             restores: Restores::Minimal,
@@ -171,6 +179,7 @@ pub(crate) mod tests {
             ipvs_exclude: Vec::new(),
             fall_back_to_iptables: false,
             peer_leases: None,
+            reset_dead_connections: None,
             shown: serde_json::Value::Null,
         }
     }

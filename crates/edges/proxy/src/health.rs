@@ -5,10 +5,11 @@ use std::time::Instant;
 use jiff::{SignedDuration, Timestamp};
 use pointsman_dataplane::health::SyncHealth;
 use pointsman_dataplane::second_writer::Active;
+use pointsman_observe::Behind;
 use serde_json::{Map, Value, json};
 
 /// What the owner knows, for those who answer questions.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Health {
     /// IPv4 and IPv6.
     pub families: [SyncHealth; 2],
@@ -16,6 +17,8 @@ pub struct Health {
     pub node_eligible: bool,
     /// Another service proxy that writes rules on this node. It does not make this one unhealthy.
     pub second_writer: Option<Active>,
+    /// Whose rules, which another program writes, have differed for long, in IPv4 and IPv6.
+    pub behind: [Option<Behind>; 2],
 }
 
 /// Which question is answered.
@@ -76,6 +79,14 @@ impl Health {
                 "lastSeen": moment(active.last).to_string(),
             });
         }
+        if let Some(behind) = self.behind.iter().flatten().min_by_key(|behind| behind.since) {
+            body["behind"] = json!({
+                "service": behind.service.as_ref().map(|name| name.as_str()),
+                "since": moment(behind.since).to_string(),
+                "differs": behind.differs,
+                "services": behind.services,
+            });
+        }
         Answer {
             code: if good { 200 } else { 503 },
             body: body.to_string(),
@@ -96,6 +107,7 @@ mod tests {
             families: [SyncHealth::new(Duration::from_secs(30)); 2],
             node_eligible: true,
             second_writer: None,
+            behind: [None, None],
         }
     }
 

@@ -16,6 +16,7 @@ use pointsman_telemetry::{
 };
 
 use crate::localhost::{self, LocalhostMetrics};
+use crate::resets::{self, ResetMetrics};
 
 const FAMILY: &[&str] = &["ip_family"];
 
@@ -76,6 +77,10 @@ pub struct FamilyMetrics {
     pub flows_duration: Histogram,
     /// What nftables mode does about node ports of loopback addresses.
     pub localhost: LocalhostMetrics,
+    /// Of ending connections to nodes that are gone.
+    pub resets: ResetMetrics,
+    /// Services whose rules, which another program writes, have differed for long.
+    pub behind: Gauge,
 }
 
 impl Metrics {
@@ -229,6 +234,8 @@ struct Defined {
     flows_deleted: Family<Counter>,
     flows_duration: Family<Histogram>,
     localhost: Option<localhost::Defined>,
+    resets: resets::Defined,
+    behind: Family<Gauge>,
 }
 
 /// When and how long.
@@ -299,6 +306,15 @@ impl Defined {
                 "Connection-tracking entries of UDP flows deleted because their endpoint is gone.",
             ),
             localhost: (!iptables).then(|| localhost::Defined::new(registry)),
+            resets: resets::Defined::new(registry),
+            behind: registry.gauges(
+                Definition::new(
+                    "pointsman_proxy_observed_behind_services",
+                    "Services whose rules, which kube-proxy writes and we only observe, have differed for 5 s or more from \
+                     what they must say.",
+                )
+                .labels(FAMILY),
+            ),
             flows_duration: duration(
                 registry,
                 "kubeproxy_conntrack_reconciler_sync_duration_seconds",
@@ -347,6 +363,8 @@ impl Defined {
             repairs: self.writes.repairs.with(&series),
             flows_deleted: self.flows_deleted.with(&series),
             flows_duration: self.flows_duration.with(&series),
+            resets: self.resets.of(family),
+            behind: self.behind.with(&series),
             localhost: self
                 .localhost
                 .as_ref()

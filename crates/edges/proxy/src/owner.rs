@@ -15,6 +15,7 @@ use pointsman_dataplane::sync::Resource;
 use pointsman_kernel::{Commits, Mode, counters, interfaces};
 use pointsman_model::{Began, Moment, Revision, ServiceName, SliceName};
 use pointsman_objects::compact;
+use pointsman_peers::GoneNodes;
 use pointsman_watermarks::Watermarks;
 use tokio::sync::{mpsc, watch};
 
@@ -36,6 +37,8 @@ pub(crate) enum Input {
     Slice(Event<ConvertedSlice>),
     Node(Box<Event<NodeFacts>>),
     ServiceRange(Event<compact::ServiceCidr>),
+    /// Nodes that are gone, all of them.
+    Gone(GoneNodes),
 }
 
 /// What the threads report.
@@ -66,6 +69,8 @@ pub(crate) struct Owner {
     watermarks: Watermarks,
     published: Watermark,
     others: Others,
+    /// Nodes to whose pods connections are ended.
+    gone: GoneNodes,
     /// The API server's versions went back: its store was restored from a backup.
     history_lost: bool,
 }
@@ -89,13 +94,14 @@ impl Owner {
         let node = NodeState {
             interfaces: interfaces::addresses()?,
             conntrack_liberal: interfaces::conntrack_is_liberal(),
-            named_counters: config.mode == Mode::Iptables && counters::make_named(),
+            named_counters: uses_counters(&config),
             ..NodeState::default()
         };
         let (health, watched) = watch::channel(Health {
             families: [SyncHealth::new(config.sync_period); 2],
             node_eligible: false,
             second_writer: None,
+            behind: [None, None],
         });
         let others = Others::new(&config, metrics.second_writers.clone(), events, reports.clone());
         let commits = Commits::default();
@@ -124,6 +130,7 @@ impl Owner {
             watermarks,
             published: Watermark::default(),
             others,
+            gone: GoneNodes::new(),
             history_lost: false,
         })
     }
@@ -171,6 +178,10 @@ impl Owner {
             self.next_check = now + self.config.check_period();
             self.v4.check(now);
             self.v6.check(now);
+            // Pods of theirs come and go, too.
+            if !self.gone.is_empty() {
+                self.end_connections();
+            }
         }
         if now >= self.next_look {
             self.next_look = now + self.config.sync_period;
@@ -195,6 +206,7 @@ impl Owner {
             families: [self.v4.health(), self.v6.health()],
             node_eligible: self.node_eligible,
             second_writer: self.others.active(),
+            behind: [self.v4.behind().cloned(), self.v6.behind().cloned()],
         });
         wake
     }
@@ -212,7 +224,8 @@ impl Owner {
         if self.v4.take_overwritten() | self.v6.take_overwritten() {
             self.others.wrote(now, Writer::Iptables);
         }
-        if self.v4.has_replaced_predecessors() && self.v6.has_replaced_predecessors() {
+        if !self.config.observe && self.v4.has_replaced_predecessors() && self.v6.has_replaced_predecessors()
+        {
             self.others.start(self.v4.node_ip());
         }
         if committed {
@@ -222,9 +235,12 @@ impl Owner {
 
     /// Publishes how far both families are, and what load balancers may know of it.
     fn publish(&mut self) {
-        let ((v4, ports4), (v6, ports6)) = (self.v4.health_checks(), self.v6.health_checks());
-        self.servers.listen_on(ports4, ports6);
-        self.servers.reconcile([v4, v6]);
+        // Whoever writes the rules answers load balancers too.
+        if !self.config.observe {
+            let ((v4, ports4), (v6, ports6)) = (self.v4.health_checks(), self.v6.health_checks());
+            self.servers.listen_on(ports4, ports6);
+            self.servers.reconcile([v4, v6]);
+        }
         let progress = self.v4.progress().lower(self.v6.progress());
         if progress.committed != self.published {
             self.published = progress.committed;
@@ -240,7 +256,7 @@ impl Owner {
         }
         self.node.conntrack_liberal = interfaces::conntrack_is_liberal();
         // Rules that name a counter which somebody removed could not be written.
-        self.node.named_counters = self.config.mode == Mode::Iptables && counters::make_named();
+        self.node.named_counters = uses_counters(&self.config);
         self.node_changed(now);
         self.v4.look();
         self.v6.look();
@@ -251,11 +267,20 @@ impl Owner {
         self.v6.node_changed(now, &self.config, &self.node);
     }
 
+    fn end_connections(&self) {
+        self.v4.end_connections(&self.config, &self.gone);
+        self.v6.end_connections(&self.config, &self.gone);
+    }
+
     fn take(&mut self, input: Input, now: Instant) {
         match input {
             Input::Service(event) => self.take_service(event, now),
             Input::Slice(event) => self.take_slice(event, now),
             Input::Node(event) => self.take_node(*event, now),
+            Input::Gone(nodes) => {
+                self.gone = nodes;
+                self.end_connections();
+            }
             Input::ServiceRange(event) => {
                 if let Some(ranges) = self.service_ranges.take(event) {
                     self.node.service_cidrs = ranges;
@@ -388,6 +413,11 @@ impl Owner {
             Event::Synced(_) => self.node_awaited_until = None,
         }
     }
+}
+
+/// Whether rules may name counters, which are made here.
+fn uses_counters(config: &Config) -> bool {
+    config.mode == Mode::Iptables && !config.observe && counters::make_named()
 }
 
 /// The ranges of cluster addresses, by the name of the object that lists them.

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::http::{Request, Response};
 use pointsman_api_client::events::Recorder;
@@ -117,7 +118,7 @@ pub async fn run(
         };
         let answer = metrics(registry, &config, watermarks);
         // Scripts and `explain` ask there, as they would ask kube-proxy.
-        if let Some(local) = loopback_beside(address) {
+        if let Some(local) = loopback_beside(address).filter(|_| !config.observe) {
             tasks.spawn(listen_and_serve(local, "metrics", door(local)?, answer.clone()));
         }
         listen(&mut tasks, address, &config, "metrics", door(address)?, answer)?;
@@ -135,13 +136,28 @@ pub async fn run(
     }
     let (sender, inbox) = mpsc::channel(INBOX);
     start_watches(&mut tasks, &client, &config, &sender);
+    if let Some(bound) = config.reset_dead_connections {
+        tasks.spawn(find_gone(
+            client.clone(),
+            config.node.clone(),
+            bound,
+            sender.clone(),
+        ));
+    }
     drop(sender);
-    tracing::info!(node = config.node, mode = config.mode.as_str(), "starting");
+    let (mode, observe) = (config.mode.as_str(), config.observe);
+    tracing::info!(node = config.node, mode, observe, "starting");
     tasks.spawn(owner.run(inbox, reports));
     let ended = tokio::select! {
         ended = tasks.join_next() => ended,
-        _ = stop.wait_for(|stop| *stop) => return Ok(()),
+        _ = stop.wait_for(|stop| *stop) => None,
     };
+    // Whoever ended, the owner ends and takes back what nobody would look after.
+    let stopped = ended.is_none();
+    tasks.shutdown().await;
+    if stopped {
+        return Ok(());
+    }
     if let Some(Err(error)) = ended {
         tracing::error!(%error, "a part of the proxy ended unexpectedly");
     }
@@ -165,10 +181,29 @@ async fn give_opinions(
     })
 }
 
+/// Says which nodes are gone. A proxy that cannot find out ends no connections and goes on with its rules.
+async fn find_gone(client: Client, own: String, bound: Duration, sender: mpsc::Sender<Vec<Input>>) {
+    let (tell, mut gone) = watch::channel(pointsman_peers::GoneNodes::new());
+    let pass_on = async {
+        while gone.changed().await.is_ok() {
+            let nodes = gone.borrow_and_update().clone();
+            tracing::info!(nodes = ?nodes.keys(), "nodes are gone: connections to their pods are ended");
+            if sender.send(vec![Input::Gone(nodes)]).await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::join!(
+        pointsman_peers::follow_gone(client, own.as_str().into(), bound, tell),
+        pass_on
+    );
+    std::future::pending().await
+}
+
 /// The mode that was asked for, or the one that was allowed instead where the kernel cannot do it.
 async fn possible_mode(config: &Config) -> Result<Mode, RunError> {
-    if config.mode == Mode::Iptables {
-        return Ok(Mode::Iptables);
+    if config.mode == Mode::Iptables || config.observe {
+        return Ok(config.mode);
     }
     let probed = tokio::task::spawn_blocking(probe_nftables::<Ipv4Addr>).await;
     match probed.map_err(|_| RunError::Ended)? {
@@ -228,7 +263,7 @@ fn start_watches(
     follow(tasks, client, node, sender, convert, |event| {
         Input::Node(Box::new(event))
     });
-    if config.mode == Mode::Nftables {
+    if config.mode == Mode::Nftables && !config.observe {
         // Older servers do not have them, and older roles may not read them.
         let ranges = Watcher::new(client.clone(), Scope::all(Resource::SERVICE_CIDRS)).optional();
         tasks.spawn(ranges.forward_together(sender.clone(), |event| Some(Input::ServiceRange(event))));

@@ -14,19 +14,24 @@ use pointsman_dataplane::localhost::Listening;
 use pointsman_dataplane::schedule::Next;
 use pointsman_dataplane::state::ExternalIps;
 use pointsman_dataplane::sync::{Done, Resource};
+use pointsman_dataplane::trigger::Trigger;
 use pointsman_dataplane::{
-    Batch, Index, Localhost, NodePortAddresses, Outcome, ProgramError, Progress, Restores, Scope, Settings,
-    States, Synchroniser, Written,
+    Batch, Committed, Index, Localhost, NoRules, NodePortAddresses, Outcome, ProgramError, Progress,
+    Restores, Scope, Settings, States, Synchroniser, Written,
 };
 use pointsman_kernel::interfaces::has_family;
 use pointsman_kernel::{Commits, Mode};
 use pointsman_model::{Address, Moment, NodeName, ServiceName};
+use pointsman_observe::Behind;
+use pointsman_peers::GoneNodes;
 
 use crate::config::{Config, NodeState};
 use crate::flows::Flows;
 use crate::localhost::{Listeners, count_refused};
 use crate::metrics::FamilyMetrics;
-use crate::worker::{Chain, Job, Report, Worker};
+use crate::observer::{Observed, Observer};
+use crate::resets::{Ends, pods_of};
+use crate::worker::{Chain, Job, Open, Report, Worker};
 
 #[derive(Debug)]
 pub(crate) struct Side<A> {
@@ -34,6 +39,8 @@ pub(crate) struct Side<A> {
     guard: Guard,
     worker: Worker<A>,
     flows: Flows<A>,
+    /// Of connections to nodes that are gone.
+    ends: Ends<A>,
     /// On loopback addresses, where they are served.
     listeners: Option<Listeners<A>>,
     /// Packets that the table refused there, as last read.
@@ -46,6 +53,8 @@ pub(crate) struct Side<A> {
     cleaned: bool,
     /// Another proxy wrote over our rules since somebody asked.
     overwritten: bool,
+    /// Follows another program's rules, where it is that which writes.
+    observer: Option<Observer<A>>,
 }
 
 impl<A: Address> Side<A> {
@@ -66,12 +75,28 @@ impl<A: Address> Side<A> {
             Mode::Iptables => (Comparisons::BesideSyncs, config.restores),
             Mode::Nftables => (Comparisons::WithFullSyncs, Restores::Minimal),
         };
-        let open = Box::new(move |settings| mode.open(settings, commits.clone(), restores));
+        let ends = Ends::start(config, commits.clone(), metrics.resets.clone())?;
+        let report = Arc::new(report);
+        let observer = match config.observe {
+            true => {
+                let report = Arc::clone(&report);
+                Some(Observer::start(mode, move |observed| {
+                    report(Report::Observed(observed))
+                })?)
+            }
+            false => None,
+        };
+        let observes = config.observe;
+        let open: Open<A> = Box::new(move |settings| match observes {
+            true => Ok(Box::new(NoRules)),
+            false => mode.open(settings, commits.clone(), restores),
+        });
         Ok(Self {
             sync: Synchroniser::new(index, config.intervals()).with_restores(restores),
             guard: Guard::new(comparisons, config.sync_period),
-            worker: Worker::start(open, settings.clone(), report)?,
+            worker: Worker::start(open, settings.clone(), move |it| report(it))?,
             flows: Flows::start(metrics.clone())?,
+            ends,
             listeners: (settings.localhost == Localhost::Served && has_family(A::FAMILY))
                 .then(|| Listeners::new(metrics.localhost.clone())),
             refused: [0; 3],
@@ -80,6 +105,7 @@ impl<A: Address> Side<A> {
             differing: Vec::new(),
             cleaned: false,
             overwritten: false,
+            observer,
         })
     }
 
@@ -103,7 +129,9 @@ impl<A: Address> Side<A> {
         if settings == self.settings {
             return;
         }
-        tracing::info!(family = %A::FAMILY, "the node changed, all rules are written again");
+        if self.observer.is_none() {
+            tracing::info!(family = %A::FAMILY, "the node changed, all rules are written again");
+        }
         self.settings = settings.clone();
         self.worker.send(Job::Settings(Box::new(settings)));
         self.fold(now, Index::force_full);
@@ -122,6 +150,15 @@ impl<A: Address> Side<A> {
         if self.settings.localhost != Localhost::Ignored {
             count_refused::<A>(&mut self.refused, &self.metrics.localhost);
         }
+    }
+
+    /// Ends connections to pods of these nodes, and to no others.
+    pub fn end_connections(&self, config: &Config, nodes: &GoneNodes) {
+        let known = self
+            .sync
+            .index()
+            .addresses_on(|node| nodes.contains_key(node.as_str()));
+        self.ends.order(pods_of(config, nodes, known));
     }
 
     fn guarded(&mut self, now: Instant, event: Event) {
@@ -191,6 +228,7 @@ impl<A: Address> Side<A> {
                 self.cleaned = true;
                 self.metrics.cleanup_failures.add(u64::from(leftovers));
             }
+            Report::Observed(observed) => return self.observed(observed),
             Report::Looked(look) => self.guarded(now, Event::Looked(look)),
             Report::Compared { of, found, took } => {
                 let event = Event::Compared {
@@ -210,6 +248,7 @@ impl<A: Address> Side<A> {
     fn finish(&mut self, batch: Batch<A>, result: Result<Written, ProgramError>, at: Instant) -> bool {
         let quiet = batch.is_empty();
         let listening = self.listeners.as_ref().map(|_| Listening::of(&batch.changes));
+        let followed = self.observer.as_ref().map(|_| batch.changes.clone());
         let verdict = result.as_ref().map(|_| ()).map_err(ProgramError::recovery);
         match self.sync.finish(batch, verdict, at) {
             Outcome::Done(done) => {
@@ -224,12 +263,23 @@ impl<A: Address> Side<A> {
                 self.guarded(at, Event::Synced { scope, took });
                 if let Ok(written) = &result {
                     self.metrics.wrote(written);
-                    log_written(A::FAMILY.as_str(), &done, written);
+                    if self.observer.is_none() {
+                        log_written(A::FAMILY.as_str(), &done, written);
+                    }
                 }
                 if let Some((listeners, listening)) = self.listeners.as_mut().zip(listening) {
                     listeners.apply(listening);
                 }
-                self.publish(*done, at);
+                match (&self.observer, followed) {
+                    (Some(observer), Some(changes)) => {
+                        let Committed {
+                            watermark, triggers, ..
+                        } = done.committed;
+                        observer.follow(changes, pointsman_observe::Step { watermark, triggers });
+                        return false;
+                    }
+                    _ => self.publish(*done, at),
+                }
                 true
             }
             Outcome::Failed {
@@ -247,13 +297,46 @@ impl<A: Address> Side<A> {
         }
     }
 
-    fn publish(&mut self, done: Done<A>, at: Instant) {
+    /// Another program's rules say more than before, or somebody is behind; true if a watermark moved.
+    fn observed(&mut self, observed: Observed) -> bool {
+        let Some(observer) = &mut self.observer else {
+            return false;
+        };
+        if observer.behind != observed.behind {
+            log_behind(A::FAMILY.as_str(), observed.behind.as_ref());
+            let services = observed
+                .behind
+                .as_ref()
+                .map_or(0, |behind| behind.services.max(1));
+            self.metrics.behind.set(services as f64);
+            observer.behind = observed.behind;
+        }
+        let Some(newest) = observed.steps.last() else {
+            return false;
+        };
+        observer.said = newest.watermark;
+        for step in &observed.steps {
+            self.in_kernel(&step.triggers, observed.at);
+        }
+        true
+    }
+
+    /// Since when whose rules, written by another program, have differed from what they must say.
+    pub fn behind(&self) -> Option<&Behind> {
+        self.observer.as_ref()?.behind.as_ref()
+    }
+
+    fn in_kernel(&self, triggers: &[Trigger], at: Instant) {
         let now = Moment::from(Timestamp::now());
         let late = at.elapsed();
-        for trigger in &done.committed.triggers {
+        for trigger in triggers {
             let latency = now.since(trigger.began.at).saturating_sub(late);
             self.metrics.programmed(trigger, latency);
         }
+    }
+
+    fn publish(&mut self, done: Done<A>, at: Instant) {
+        self.in_kernel(&done.committed.triggers, at);
         self.metrics.synced(&done.committed.totals);
         self.flows.review(done.udp);
     }
@@ -280,7 +363,14 @@ impl<A: Address> Side<A> {
 
     /// How far changes have come.
     pub fn progress(&self) -> Progress {
-        self.sync.index().progress()
+        let progress = self.sync.index().progress();
+        Progress {
+            committed: self
+                .observer
+                .as_ref()
+                .map_or(progress.committed, |observer| observer.said),
+            ..progress
+        }
     }
 
     /// Whether the rules follow the cluster.
@@ -298,6 +388,26 @@ pub(crate) struct Step {
     pub committed: bool,
     /// A batch went to the thread.
     pub began: bool,
+}
+
+/// Says whose rules have differed for long from what they must say, or that none do any more.
+fn log_behind(family: &str, behind: Option<&Behind>) {
+    match behind {
+        Some(behind) => {
+            let service = behind.service.as_ref().map_or("any", ServiceName::as_str);
+            let (services, since_seconds) = (behind.services, behind.since.elapsed().as_secs());
+            let differs = &behind.differs;
+            tracing::warn!(
+                family,
+                service,
+                differs,
+                services,
+                since_seconds,
+                "kube-proxy is behind"
+            );
+        }
+        None => tracing::info!(family, "kube-proxy is no longer behind"),
+    }
 }
 
 fn log_written<A: Address>(family: &str, done: &Done<A>, written: &Written) {

@@ -12,6 +12,8 @@ use pointsman_dataplane::{
 };
 use pointsman_model::Address;
 
+use crate::observer::Observed;
+
 /// What the thread is to do.
 #[derive(Debug)]
 pub(crate) enum Job<A> {
@@ -39,6 +41,8 @@ pub(crate) enum Report<A> {
     Looked(Look),
     /// Rules of a predecessor or another mode are gone, or could not be removed.
     Cleaned { leftovers: bool },
+    /// Another program's rules were looked at.
+    Observed(Observed),
     /// A comparison ended.
     Compared {
         of: Compared,

@@ -19,6 +19,7 @@ pub mod process;
 pub mod range;
 pub mod runtime;
 pub mod security;
+pub mod session;
 pub mod shim;
 pub mod spec;
 pub mod state;
@@ -28,9 +29,10 @@ pub use id::{BadId, ContainerId, ContainerName, PodUid, VolumeName};
 pub use range::{AddressRange, ParseRangeError};
 pub use runtime::{Events, Pending, Runtime};
 pub use security::{Capabilities, CapabilitySet, Security, SystemCalls};
+pub use session::{Session, SessionRequest, Terminal};
 pub use spec::{
-    ContainerSpec, ExecRequest, FileContent, FileSet, HostAlias, Limits, Medium, MountSpec, Network, Pull,
-    SandboxSpec, Signal, User, VolumeSource, VolumeSpec,
+    Attachable, ContainerSpec, ExecRequest, FileContent, FileSet, HostAlias, Limits, Medium, MountSpec,
+    Network, Pull, SandboxSpec, Signal, User, VolumeSource, VolumeSpec,
 };
 pub use state::{
     ContainerState, ContainerStatus, ExecEnd, ExecOutcome, Exit, ExitCause, PodState, RuntimeEvent, Sandbox,

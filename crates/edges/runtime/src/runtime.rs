@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 
 use crate::{
-    AddressRange, ContainerId, ContainerSpec, ContainerState, ExecOutcome, ExecRequest, Exit, FileSet,
-    PodState, PodUid, RuntimeError, RuntimeEvent, Sandbox, SandboxSpec, Signal, VolumeName,
+    AddressRange, Attachable, ContainerId, ContainerSpec, ContainerState, ExecOutcome, ExecRequest, Exit,
+    FileSet, PodState, PodUid, Refusal, RuntimeError, RuntimeEvent, Sandbox, SandboxSpec, Session,
+    SessionRequest, Signal, VolumeName,
 };
 
 /// The answer to a request, once it is there.
@@ -49,6 +51,25 @@ pub trait Runtime: Send + Sync {
     /// Runs a command inside a running container, as its user, in its directory, with its environment.
     fn exec(&self, container: &ContainerId, request: ExecRequest) -> Pending<'_, ExecOutcome>;
 
+    /// Runs such a command with streams that the caller holds. It ends at the latest when they are dropped.
+    fn open(&self, container: &ContainerId, request: SessionRequest) -> Pending<'_, Session> {
+        let _ = (container, request);
+        refused("run commands with streams")
+    }
+
+    /// Shows what the container's own program writes from now on, and sends it input if it reads any. The program goes on
+    /// when the session is dropped.
+    fn attach(&self, container: &ContainerId, wants: Attachable) -> Pending<'_, Session> {
+        let _ = (container, wants);
+        refused("attach to programs")
+    }
+
+    /// Connects to a port on a loopback address of the pod's network.
+    fn connect(&self, pod: &PodUid, port: u16) -> Pending<'_, TcpStream> {
+        let _ = (pod, port);
+        refused("forward ports")
+    }
+
     /// Forgets a run that has ended, with its log; one that still runs is killed first. A run that is not
     /// known is no error.
     fn remove_container(&self, container: &ContainerId) -> Pending<'_, ()>;
@@ -68,4 +89,10 @@ pub trait Runtime: Send + Sync {
     /// A new receiver of all events from now on. What happened before is in [`list`](Self::list): a
     /// caller subscribes first and lists then.
     fn subscribe(&self) -> Events;
+}
+
+fn refused<T: Send + 'static>(what: &str) -> Pending<'static, T> {
+    let message = format!("the runtime of this node does not {what}");
+    let reason = Refusal::InvalidSpec;
+    Box::pin(std::future::ready(Err(RuntimeError::Refused { reason, message })))
 }

@@ -131,8 +131,21 @@ pub struct ContainerSpec {
     pub security: Security,
     /// A file the program may write its termination message to; the runtime mounts it and reads it after the exit.
     pub termination_message: Option<PathBuf>,
+    /// What clients can attach to besides its output.
+    pub attachable: Attachable,
     /// Opaque to the runtime; [`crate::Runtime::list`] returns it.
     pub labels: BTreeMap<String, String>,
+}
+
+/// What a program has for clients that attach to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attachable {
+    /// It reads what they send; without it, it reads nothing.
+    pub stdin: bool,
+    /// Its input ends with the first client's.
+    pub stdin_once: bool,
+    /// It has a terminal.
+    pub tty: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

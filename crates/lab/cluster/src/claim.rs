@@ -25,6 +25,8 @@ pub struct Record {
     pub data_dir: PathBuf,
     /// The administrator's kubeconfig.
     pub kubeconfig: PathBuf,
+    /// The kubeconfig that the cluster is merged into, if it is.
+    pub merged: Option<PathBuf>,
     /// The API server.
     pub server: String,
     /// Where the controllers serve their health, if they do.

@@ -1,7 +1,7 @@
 //! `pointsman down`: stops a cluster of this machine and removes what it left.
 
 use crate::claim::{self, Claim, Known};
-use crate::leftovers;
+use crate::{leftovers, merged_kubeconfig};
 use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::Write;
@@ -20,6 +20,7 @@ pub async fn run(name: &str) -> anyhow::Result<()> {
     }
     // A cluster that stopped by itself has cleaned up; one that was killed, or died before, has not.
     let claim = Claim::take(name)?;
+    merged_kubeconfig::forget(&claim.earlier.clone().unwrap_or_default())?;
     let removed = if rustix::process::geteuid().is_root() {
         let earlier = claim.earlier.clone().unwrap_or_default();
         leftovers::remove(name, &earlier).await

@@ -4,7 +4,7 @@ use super::containers::{self, RuntimeKind};
 use super::plan::{NodePlan, Plan};
 use super::supervise::{Spec, Supervisor};
 use crate::plain_http;
-use crate::up::{PEER_LEASES, absolute};
+use crate::up::{Opinions, PEER_LEASES, absolute};
 use anyhow::Context;
 use pointsman_api_client::{Client, Resource};
 use pointsman_api_server::auth::kubeconfig;
@@ -13,7 +13,7 @@ use pointsman_fabric::Netns;
 use pointsman_http::{Credentials as Shown, Target};
 use pointsman_objects::Node;
 use pointsman_objects::condition::ConditionStatus;
-use pointsman_objects::names::{NOT_READY_TAINT, UNREACHABLE_TAINT};
+use pointsman_objects::names::{NOT_READY_TAINT, UNREACHABLE_TAINT, ZONE_LABEL};
 use pointsman_objects::node::ConditionKind;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -146,10 +146,14 @@ pub struct Settings {
     pub dns: IpAddr,
     /// How often agents report.
     pub report_every: Option<Duration>,
-    /// Whether proxies say which nodes are not reached, instead of agents.
-    pub opinions_by_proxies: bool,
     /// What runs the nodes' pods.
     pub runtime: RuntimeKind,
+    /// Who says which nodes are not reached.
+    pub opinions: Opinions,
+    /// When proxies reset connections to pods of a node that is gone.
+    pub reset_dead_connections: Option<Duration>,
+    /// The zone of each node, if it is in one.
+    pub zones: BTreeMap<String, String>,
 }
 
 impl Settings {
@@ -281,7 +285,10 @@ fn agent_arguments(plan: &Plan, node: &NodePlan, agent: &Agent, settings: &Setti
     if let Some(period) = settings.report_every {
         arguments.push(format!("--node-status-update-frequency={}s", period.as_secs()).into());
     }
-    if settings.opinions_by_proxies {
+    if let Some(zone) = settings.zones.get(&node.name) {
+        arguments.push(format!("--node-labels={ZONE_LABEL}={zone}").into());
+    }
+    if settings.opinions != Opinions::OfAgents {
         arguments.push("--feature-gates=PeerReachability=false".into());
     }
     arguments
@@ -307,8 +314,11 @@ fn proxy_arguments(
     arguments.push(credentials.proxy.clone().into());
     arguments.push("--client-ca-file".into());
     arguments.push(absolute(&credentials.authority).into());
-    if settings.opinions_by_proxies {
+    if settings.opinions == Opinions::OfProxies {
         arguments.push(format!("--peer-lease-namespace={PEER_LEASES}").into());
+    }
+    if let Some(bound) = settings.reset_dead_connections {
+        arguments.push(format!("--reset-dead-connections={}ms", bound.as_millis()).into());
     }
     arguments
 }

@@ -6,7 +6,7 @@ use super::plan::Plan;
 use super::progress::Progress;
 use super::supervise::Supervisor;
 use super::{demo, dns, nodes, pod_routes};
-use crate::up::{Config, PEER_LEASES, absolute};
+use crate::up::{Config, Opinions, PEER_LEASES, absolute};
 use anyhow::{Context, bail};
 use pointsman_api_client::{ApiError, Client, Patch, Resource, Source, connect};
 use pointsman_api_server::auth::kubeconfig::local_url;
@@ -139,8 +139,15 @@ pub async fn start_nodes(
             Some(profile) => Some(profile.values.report.get()),
             None => config.is_impatient().then_some(IMPATIENT_REPORTS),
         },
-        opinions_by_proxies: config.opinions_by_proxies,
         runtime: config.runtime,
+        opinions: config.opinions,
+        reset_dead_connections: config.reset_dead_connections,
+        zones: plan
+            .nodes()
+            .into_iter()
+            .map(|node| node.name)
+            .zip(config.zones.iter().cycle().cloned())
+            .collect(),
     };
     std::fs::create_dir_all(&settings.logs).with_context(|| format!("making {}", settings.logs.display()))?;
     for node in plan.nodes() {
@@ -244,7 +251,7 @@ pub fn controller_arguments(config: &Config, plan: Option<&Plan>) -> Vec<OsStrin
     if let Some(profile) = config.latency_profile {
         arguments.push(format!("--node-monitor-grace-period={}", profile.values.grace).into());
     }
-    if config.opinions_by_proxies {
+    if config.opinions == Opinions::OfProxies {
         arguments.push(format!("--peer-lease-namespace={PEER_LEASES}").into());
     }
     if config.is_impatient() {
@@ -263,6 +270,7 @@ pub fn record(config: &Config, plan: Option<&Plan>) -> Record {
         rootless: config.inside.is_some(),
         data_dir: absolute(&config.data_dir),
         kubeconfig: absolute(&config.data_dir.join("admin.kubeconfig")),
+        merged: config.merge_into.clone(),
         nodes: nodes
             .into_iter()
             .map(|node| NodeRecord {

@@ -6,6 +6,8 @@
 use crate::claim::{self, Known, NodeRecord, Record};
 use crate::rootless;
 use anyhow::{Context, bail};
+use pointsman_api_client::connect::usual_kubeconfig;
+use pointsman_api_client::kubeconfig;
 use pointsman_fabric::Netns;
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -61,6 +63,12 @@ pub fn find(hints: Hints<'_>) -> anyhow::Result<Option<Place>> {
     }
     running
         .retain(|record| !record.nodes.is_empty() && hints.kubeconfig.is_none_or(|path| is_of(record, path)));
+    if running.len() > 1
+        && let Some(usual) = usual_kubeconfig().filter(|_| hints.kubeconfig.is_none())
+        && running.iter().any(|record| is_of(record, &usual))
+    {
+        running.retain(|record| is_of(record, &usual));
+    }
     let current = Netns::current().ok();
     let is_current = |node: &NodeRecord| match (&current, Netns::named(&node.namespace)) {
         (Some(current), Ok(node)) => node.is_same(current),
@@ -113,10 +121,13 @@ fn place(cluster: &Record, node: &NodeRecord, here: bool, assumed: bool) -> Plac
     }
 }
 
-/// Whether a kubeconfig is one that the cluster wrote.
+/// Whether a kubeconfig, or one of a list, is one that the cluster wrote or has the cluster as its current one.
 fn is_of(record: &Record, path: &Path) -> bool {
-    match (path.canonicalize(), record.data_dir.canonicalize()) {
-        (Ok(path), Ok(data)) => path.starts_with(data),
+    let is_own = |file: &Path| match (file.canonicalize(), record.data_dir.canonicalize()) {
+        (Ok(file), Ok(data)) => file.starts_with(data),
         _ => false,
-    }
+    };
+    let leads =
+        |file: &Path| kubeconfig::Cluster::read(file).is_ok_and(|cluster| cluster.server == record.server);
+    std::env::split_paths(path).any(|file| is_own(&file) || leads(&file))
 }

@@ -5,7 +5,7 @@ use crate::containers::RuntimeKind;
 use crate::plan::{Block, Plan};
 use crate::progress::{Output, Progress};
 use crate::supervise::Supervisor;
-use crate::{apart, dns, leftovers, network, parts, rootless};
+use crate::{apart, dns, leftovers, merged_kubeconfig, network, parts, rootless};
 use anyhow::{Context, bail};
 use pointsman_api_server::Running as ApiServer;
 use pointsman_api_server::auth::kubeconfig::local_url;
@@ -15,7 +15,7 @@ use serde_json::json;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -25,12 +25,16 @@ pub struct Config {
     pub name: String,
     /// How many nodes, each in a network namespace of its own; 0 runs without nodes.
     pub nodes: u8,
+    /// Zones that the nodes are in, by turns; empty for none.
+    pub zones: Vec<String>,
     /// How the nodes' proxies write rules.
     pub proxy_mode: ProxyMode,
     /// What runs the nodes' pods.
     pub runtime: RuntimeKind,
     /// Where the cluster's data lives; a later start finds it again.
     pub data_dir: PathBuf,
+    /// The kubeconfig that the cluster is merged into as long as it runs.
+    pub merge_into: Option<PathBuf>,
     /// Where the API server listens besides the link to the nodes.
     pub listen: Option<SocketAddr>,
     /// How long a node's lease lasts; agents renew it every quarter of that.
@@ -48,9 +52,19 @@ pub struct Config {
     /// Whether API server, controllers and collector run in processes of their own and nodes report as often as
     /// in a demonstration, so that each part can be made to fail alone.
     pub apart: bool,
-    /// Whether proxies say which nodes are not reached, as they do where nodes have kubelets, and agents say nothing. Whoever
-    /// asks for it makes the namespace [`PEER_LEASES`] and lets proxies write Leases there.
-    pub opinions_by_proxies: bool,
+    pub opinions: Opinions,
+    /// When proxies reset connections to pods of a node that is gone, if at all.
+    pub reset_dead_connections: Option<Duration>,
+}
+
+/// Who says which nodes are not reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opinions {
+    OfAgents,
+    /// As where nodes have kubelets. Whoever asks for it makes the namespace [`PEER_LEASES`] and lets proxies write Leases there.
+    OfProxies,
+    /// Heartbeats alone tell, as without all this.
+    OfNobody,
 }
 
 /// Where Leases of proxies are, as `deploy/` has it.
@@ -126,6 +140,7 @@ pub async fn run<P: Program>(mut config: Config) -> anyhow::Result<()> {
         }
         Err(error) => (Err(error), parts::record(&config, None)),
     };
+    let forgotten = merged_kubeconfig::forget(&facts);
     let removed = match config.nodes {
         0 => leftovers::Removed::default(),
         _ => leftovers::remove(&config.name, &facts).await,
@@ -138,6 +153,7 @@ pub async fn run<P: Program>(mut config: Config) -> anyhow::Result<()> {
     };
     // What ended the cluster matters more than what its end could not do.
     outcome?;
+    forgotten?;
     released
 }
 
@@ -145,11 +161,12 @@ pub async fn run<P: Program>(mut config: Config) -> anyhow::Result<()> {
 async fn prepare(config: &Config, progress: &Progress, claim: &Claim) -> anyhow::Result<Option<Plan>> {
     std::fs::create_dir_all(&config.data_dir)
         .with_context(|| format!("making {}", config.data_dir.display()))?;
+    let earlier = claim.earlier.clone().unwrap_or_default();
+    merged_kubeconfig::forget(&earlier)?;
     if config.nodes == 0 {
         claim.write(&parts::record(config, None))?;
         return Ok(None);
     }
-    let earlier = claim.earlier.clone().unwrap_or_default();
     let removed = leftovers::remove(&config.name, &earlier).await;
     if !removed.is_nothing() {
         progress.note(format_args!("cleaned up after an earlier run: {removed}"));
@@ -233,8 +250,7 @@ async fn serve_apart<P: Program>(
         gate: Some(served.gate),
         ..parts::record(config, Some(plan))
     };
-    claim.write(&facts)?;
-    progress.all_ready(&how_to_use(&facts), serde_json::to_value(&facts)?);
+    announce(&facts, claim, progress)?;
     tokio::select! {
         signal = stop => signal,
         never = parts::demonstrate(config, Some(plan), Some(&nodes), progress) => match never {},
@@ -319,8 +335,7 @@ impl Together {
                 .and_then(|collector| collector.gate_address),
             ..parts::record(config, plan)
         };
-        claim.write(&facts)?;
-        progress.all_ready(&how_to_use(&facts), serde_json::to_value(&facts)?);
+        announce(&facts, claim, progress)?;
         let collecting = async {
             match &mut self.collector {
                 Some(collector) => collector.ended().await,
@@ -389,6 +404,16 @@ pub(crate) fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
+/// Lets people and other commands know that everything serves.
+fn announce(facts: &Record, claim: &Claim, progress: &Progress) -> anyhow::Result<()> {
+    if let Some(file) = &facts.merged {
+        merged_kubeconfig::merge(file, &facts.name, &facts.kubeconfig)?;
+    }
+    claim.write(facts)?;
+    progress.all_ready(&how_to_use(facts), serde_json::to_value(facts)?);
+    Ok(())
+}
+
 fn how_to_use(facts: &Record) -> String {
     let name = match facts.name.as_str() {
         "pointsman" => String::new(),
@@ -398,7 +423,15 @@ fn how_to_use(facts: &Record) -> String {
         Some(node) => format!("pointsman exec{name} {} -- nft list ruleset", node.name),
         None => "kubectl get pods --watch".to_owned(),
     };
-    let first = match facts.containerd {
+    let first = match &facts.merged {
+        Some(file) => format!(
+            "kubectl cluster-info   # context {} in {}",
+            merged_kubeconfig::context_name(&facts.name),
+            file.display()
+        ),
+        None => format!("export KUBECONFIG={}", facts.kubeconfig.display()),
+    };
+    let second = match facts.containerd {
         true => format!("pointsman image load{name} web.tar  # from `docker save`; then use it as an image"),
         false => "kubectl create deployment web --image=host --replicas=3 -- python3 -m http.server 8080"
             .to_owned(),
@@ -406,13 +439,12 @@ fn how_to_use(facts: &Record) -> String {
     let page = facts.page.as_deref().unwrap_or("none without nodes");
     format!(
         "serving   {}\npage      {page}\n\nTry, in another terminal:\n  \
-         export KUBECONFIG={}\n  \
          {first}\n  \
+         {second}\n  \
          kubectl expose deployment web --port=80 --target-port=8080 && kubectl get services,endpointslices\n  \
          {third}\n\n\
          Ctrl-C or `pointsman down{name}` stops it; the next start finds its data in {}.",
         facts.server,
-        facts.kubeconfig.display(),
         facts.data_dir.display(),
     )
 }

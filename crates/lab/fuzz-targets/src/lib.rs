@@ -16,6 +16,7 @@ mod probe_annotations;
 mod protobuf;
 mod requests;
 mod selectors;
+mod spdy;
 mod tokens;
 mod watermarks;
 
@@ -42,6 +43,7 @@ pub const TARGETS: &[Target] = &[
     Target::new("kubeconfigs", kubeconfigs::run),
     Target::new("tokens", tokens::run),
     Target::new("dns", dns::run),
+    Target::new("spdy", spdy::run),
 ];
 
 impl Target {

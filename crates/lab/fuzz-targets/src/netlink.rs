@@ -5,7 +5,7 @@ use pointsman_netlink::conntrack::Flow;
 use pointsman_netlink::ipvs::VirtualServer;
 use pointsman_netlink::netlink::{ErrorReply, Header, Message, Messages, Writer};
 use pointsman_netlink::nft::{
-    Batch, Chain, Element, ElementList, Family, Name, Op, Rule, Set, Table, Transaction, Value,
+    Batch, Chain, Element, ElementList, Family, Name, Notice, Op, Rule, Set, Table, Transaction, Value,
 };
 
 pub(crate) fn run(input: &[u8]) {
@@ -17,6 +17,7 @@ pub(crate) fn run(input: &[u8]) {
         }
         let _ = Flow::decode(&message);
         let _ = packets(&message);
+        let _ = Notice::decode(&message);
         if let Ok(Some(server)) = VirtualServer::decode(&message) {
             let mut written = Writer::new();
             written.message(header(), |w| server.encode(w));

@@ -24,6 +24,7 @@ pub(crate) fn run(input: &[u8]) {
             now: 1_800_000_000,
             issuers: std::slice::from_ref(&claims.iss),
             audiences: &claims.aud.0,
+            own: &claims.aud.0,
             find: &|_, _, _| None,
             holds: &|_, _| true,
         };

@@ -111,6 +111,15 @@ impl Cluster {
         self.controllers(&[&fixed, flags].concat())
     }
 
+    /// Asks for a pod of `default` to be evicted; returns the Status of the answer.
+    pub async fn evict(&self, pod: &str) -> Value {
+        let eviction = json!({
+            "apiVersion": "policy/v1", "kind": "Eviction", "metadata": { "name": pod, "namespace": "default" },
+        });
+        let path = format!("/api/v1/namespaces/default/pods/{pod}/eviction");
+        self.server.admin().await.post(&path, &eviction).await.json()
+    }
+
     /// What kubectl prints; it has to succeed.
     pub async fn kubectl(&self, arguments: &[&str]) -> String {
         let mut command = self.server.kubectl_command();

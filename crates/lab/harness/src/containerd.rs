@@ -7,7 +7,7 @@ use pointsman_runtime::cri::archive::{self, Entry};
 use pointsman_runtime::cri::private::Private;
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// An image with the usual programs, which sleeps unless it is told otherwise.
@@ -86,8 +86,30 @@ fn spawn(files: &Private, directory: &Path, node: &Netns) -> Child {
     command.spawn().expect("containerd is installed")
 }
 
+impl Containerd {
+    /// A test that failed leaves containers; they must not stay on the machine.
+    fn clear(&self) {
+        let ctr = |arguments: &[&str]| {
+            let output = self.files.ctr().args(arguments).output();
+            output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
+        };
+        for task in ctr(&["tasks", "list", "-q"]).unwrap_or_default().lines() {
+            let _ = ctr(&["tasks", "delete", "--force", task]);
+        }
+        let directory = self.files.directory().display().to_string();
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let places = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+        for place in places.filter(|place| place.starts_with(&directory)) {
+            let _ = Command::new("umount").args(["--lazy", place]).status();
+        }
+    }
+}
+
 impl Drop for Containerd {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.clear();
+        }
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

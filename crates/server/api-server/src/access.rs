@@ -103,9 +103,16 @@ impl Server {
         checked.map_err(|escalation| refused(escalation.to_string()))
     }
 
-    /// Whether a pod of the calling node names the object, or for a volume its claim.
-    fn is_related(&self, request: &Request, name: &str, old: Option<&Value>) -> bool {
+    /// Whether a pod of the calling node names the object, or for a volume its claim, or for a Secret its claim's
+    /// volume; or whether it is the pod that the new object is about.
+    fn is_related(&self, request: &Request, name: &str, old: Option<&Value>, new: Option<&Value>) -> bool {
         let (kind, namespace) = (request.target.kind, &request.target.namespace);
+        if let (Some(new), "podcertificaterequests", Some(node)) =
+            (new, kind.plural, request.user.node_name())
+        {
+            let pod = crate::keys::local(namespace, str_at(new, &["spec", "podName"]));
+            return self.graph.runs(node, &pod, str_at(new, &["spec", "podUID"]));
+        }
         let Some(node) = request
             .user
             .node_name()
@@ -114,7 +121,8 @@ impl Server {
             return false;
         };
         if kind.namespaced() {
-            return self.graph.relates(node, kind.plural, namespace, name);
+            return self.graph.relates(node, kind.plural, namespace, name)
+                || kind == &kinds::SECRET && self.mounts_with(node, namespace, name);
         }
         let claim = |field| old.map_or("", |volume| str_at(volume, &["spec", "claimRef", field]));
         self.graph
@@ -147,7 +155,7 @@ impl Server {
             old,
             new,
             field_selector_node,
-            related: self.is_related(request, name, old),
+            related: self.is_related(request, name, old, new),
         })
     }
 }

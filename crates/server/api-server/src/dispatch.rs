@@ -11,15 +11,16 @@ use crate::auth::rbac::forbidden;
 use crate::auth::{Attributes, User, accounts, impersonation, node_restriction, reviews};
 use crate::http::compress;
 use crate::http::held::HeldBody;
+use crate::http::negotiate::{Form, negotiate};
 use crate::http::pretty::indented;
 use crate::http::query::{ListOptions, Query};
-use crate::http::route::{Route, Target, route};
+use crate::http::route::{Route, Target, Unserved, route};
 use crate::metrics::RequestLabels;
 use crate::read::select::Selection;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::server::Server;
-use crate::{documents, read, write};
+use crate::{connect, documents, read, write};
 use bytes::Bytes;
 use futures::FutureExt;
 use http::{HeaderMap, Method, Response, header};
@@ -96,6 +97,10 @@ pub async fn handle<B: RequestBody>(
         reply.headers.push((header::CONTENT_ENCODING, "gzip".into()));
         reply.headers.push((header::VARY, "Accept-Encoding".into()));
     }
+    if let Some(tunnel) = reply.tunnel.take() {
+        let held = reply.held.take();
+        tokio::spawn(tunnel.run(server, Box::new(held)));
+    }
     reply.into_response(&audit_id)
 }
 
@@ -125,12 +130,13 @@ async fn serve<B: RequestBody>(
     let method = if head.method == Method::HEAD {
         Method::GET
     } else {
-        head.method
+        head.method.clone()
     };
     let query = Query::parse(head.uri.query().unwrap_or(""));
     let content_type = text(&head.headers, header::CONTENT_TYPE);
     match route(path) {
         Some(Route::Resource(target)) => {
+            let passed_on = target.subresource.is_some_and(Subresource::connects);
             let request = Request {
                 method,
                 target,
@@ -139,6 +145,7 @@ async fn serve<B: RequestBody>(
                 accept: text(&head.headers, header::ACCEPT),
                 content_type: content_type.unwrap_or_default(),
                 body: Bytes::new(),
+                head: passed_on.then(|| Arc::new(head)),
                 work: server.work.tenants.clone(),
                 now: Timestamp::now(),
             };
@@ -155,6 +162,7 @@ async fn serve<B: RequestBody>(
                 review,
                 namespace,
                 method,
+                accept: text(&head.headers, header::ACCEPT),
                 content_type,
                 user,
             };
@@ -162,11 +170,20 @@ async fn serve<B: RequestBody>(
         }
         found => {
             let verb = method.as_str().to_lowercase();
-            let attributes = Attributes::path(&user, &verb, path);
+            let unserved = Unserved::of(path).filter(|_| found.is_none());
+            let attributes = match &unserved {
+                Some(about) => Attributes::resource(&user, about.verb(&method), about.group, about.plural)
+                    .in_namespace(about.namespace)
+                    .named(about.name)
+                    .subresource(about.subresource),
+                None => Attributes::path(&user, &verb, path),
+            };
             let admitted = admit(&server, &attributes, Width::ONE).await?;
             server.policy.authorize(&attributes)?;
             let route = found.ok_or(ApiError::NoSuchResource)?;
             only(&Method::GET, &method, path)?;
+            // What is answered at once needs no limit, but nonsense is refused everywhere.
+            query.timeout()?;
             let served = documents::serve(&server, route, &query, &head.headers).await;
             served.map(|reply| admitted.until_sent(reply))
         }
@@ -178,6 +195,7 @@ struct Asked {
     review: &'static Review,
     namespace: String,
     method: Method,
+    accept: Option<String>,
     content_type: Option<String>,
     user: User,
 }
@@ -215,6 +233,7 @@ impl Asked {
         let mut admitted = admit(server, &attributes, width(&body, MAX_REVIEW)).await?;
         server.policy.authorize(&attributes)?;
         only(&Method::POST, &self.method, review.plural)?;
+        negotiate(self.accept.as_deref(), &[Form::Json])?;
         let format = BodyFormat::from_content_type(self.content_type.as_deref())?;
         let body = admitted.read(body, MAX_REVIEW).await?;
         let answer = || {
@@ -293,7 +312,8 @@ async fn within_limits<B: RequestBody>(
     }
     let served = serve_verb(server, &request, options);
     // A log may be followed for hours; like a watch it is not cut short.
-    let streaming = request.target.subresource == Some(Subresource::Log);
+    let subresource = request.target.subresource;
+    let streaming = subresource.is_some_and(|sub| sub == Subresource::Log || sub.connects());
     let served = if request.watches() || streaming {
         served.await
     } else {
@@ -319,6 +339,14 @@ async fn authorize(server: &Server, request: &Request, selection: &Selection) ->
     server.policy.authorize(&attributes)?;
     if request.method != Method::GET {
         return Ok(());
+    }
+    let opens = |sub: Subresource| sub.connects() && sub != Subresource::Proxy;
+    if target.subresource.is_some_and(opens) {
+        // A WebSocket begins with GET, and lets its client do no less than a POST would.
+        server.policy.authorize(&Attributes {
+            verb: "create",
+            ..attributes
+        })?;
     }
     if !node_restriction::applies(&request.user) {
         return Ok(());
@@ -390,6 +418,10 @@ async fn serve_verb(
             write::delete::delete_collection(server, request).await
         }
         (Some(Subresource::Log), &Method::GET, Some(name)) => read::log::read(server, request, name).await,
+        (Some(Subresource::Proxy), _, Some(name)) => connect::proxy::ask(server, request, name).await,
+        (Some(subresource), &Method::GET | &Method::POST, Some(name)) if subresource.connects() => {
+            connect::streams::open(server, request, name, subresource).await
+        }
         (Some(Subresource::Token), &Method::POST, Some(name)) => {
             accounts::issue::issue(server, request, name).await
         }

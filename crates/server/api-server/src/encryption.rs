@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The key in the store is authenticated with the value: one that was changed, or put under another key, is not
-//! accepted, and neither is a plain one. The first Secret tells at the start whether this server has the key that the
+//! accepted, and neither is a plain one: it is named in the log and left out. The first Secret tells at the start whether this server has the key that the
 //! store was written with: without Secrets any key will do, as for a restored backup or a second server that has none.
 //! [`keep`] writes values anew when another key is used.
 
@@ -61,6 +61,12 @@ impl Keys {
             .first()
             .map(|(id, _)| id.clone())
             .unwrap_or_default()
+    }
+
+    /// Whether a value is encrypted with a key that is not here.
+    fn lacks_key_of(&self, value: &[u8]) -> bool {
+        let named = split(value).map(|(id, _)| id);
+        named.is_some_and(|id| !self.ring.read().iter().any(|(known, _)| known == id))
     }
 
     fn seal(&self, key: &str, value: &[u8]) -> Result<Bytes, StoreError> {
@@ -143,12 +149,25 @@ impl EncryptedStore {
         key.starts_with(&*self.secrets)
     }
 
+    /// Decrypts an entry. Fails only where this server lacks a key, which somebody has to bring.
     fn opened(&self, entry: &mut Entry) -> Result<(), StoreError> {
-        if self.covers(&entry.key) {
-            entry.value = self.keys.open_value(&entry.key, &entry.value)?;
+        if !self.covers(&entry.key) {
+            return Ok(());
+        }
+        match self.keys.open_value(&entry.key, &entry.value) {
+            Err(error) if self.keys.lacks_key_of(&entry.value) => return Err(error),
+            opened => entry.value = or_nothing(opened),
         }
         Ok(())
     }
+}
+
+/// One bad record costs itself; whoever reads the rest goes on. Nothing is no object: what was planted is not either.
+fn or_nothing(opened: Result<Bytes, StoreError>) -> Bytes {
+    opened.unwrap_or_else(|error| {
+        tracing::error!(%error, "a stored Secret cannot be decrypted, and is not served");
+        Bytes::new()
+    })
 }
 
 fn first(prefix: &str, at: Option<Revision>) -> Range {
@@ -229,11 +248,7 @@ impl Watch for DecryptedWatch {
                     continue;
                 }
                 let key = event.key().clone();
-                let open = |value: &mut Bytes| match self.store.keys.open_value(&key, value) {
-                    Ok(plain) => *value = plain,
-                    // One bad object costs itself; whoever reads the rest goes on.
-                    Err(error) => tracing::error!(%error, "a stored Secret cannot be decrypted"),
-                };
+                let open = |value: &mut Bytes| *value = or_nothing(self.store.keys.open_value(&key, value));
                 match event {
                     Event::Put { entry, .. } => open(&mut entry.value),
                     Event::Delete { previous, .. } => open(previous),
@@ -245,13 +260,16 @@ impl Watch for DecryptedWatch {
 }
 
 /// Takes up keys that were replaced, and writes everything anew that is encrypted with another than the one in use. When
-/// neither the present nor the history needs another one, `encryption.done` says so. Works for ever.
+/// neither the present nor the history needs another one, `encryption.done` says so. What was said about the store of
+/// an earlier start is not believed: this one may have been restored from a backup. Works for ever.
 pub async fn keep(store: EncryptedStore) {
     let (keys, path) = (&store.keys, Ring::Encryption.path(&store.keys.pki));
     let mut seen = keys.version.clone();
-    let mut done = files::read_if_there(&keyring::done_path(&keys.pki))
-        .ok()
-        .flatten();
+    let mut done = None;
+    if let Err(error) = keyring::forget_done(&keys.pki) {
+        let error: &dyn std::error::Error = &error;
+        tracing::error!(error, "do not drop a key that encrypts Secrets now");
+    }
     let mut clean = None;
     loop {
         let found = versions([path.as_path()]);
@@ -442,6 +460,71 @@ mod tests {
         assert!(refused.contains("/d/s: it is encrypted with key"), "{refused}");
         std::fs::rename(dir.path().join("kept"), dir.path().join("pki/encryption.key")).unwrap();
         open(dir.path()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_decrypted_costs_itself_and_a_plain_value_is_not_believed() {
+        let dir = tempfile::tempdir().unwrap();
+        let secret = |name: &str| {
+            let stored =
+                crate::stored::encode(&kinds::SECRET, &serde_json::json!({"metadata": {"name": name}}));
+            (format!("/registry/core/secrets/d/{name}"), stored)
+        };
+        let write = async |store: &dyn Store, (key, value): (String, Bytes)| {
+            let ops = vec![Op::Put(key.into(), value)];
+            let expect = Vec::new();
+            store.commit(Transaction { expect, ops }).await.unwrap();
+        };
+        let store = open(dir.path()).await.unwrap();
+        for name in ["a", "b", "c"] {
+            write(&store, secret(name)).await;
+        }
+        let mut changed = value(&*store.raw, &secret("a").0).await.unwrap().to_vec();
+        *changed.last_mut().unwrap() ^= 1;
+        write(&*store.raw, (secret("a").0, changed.into())).await;
+        write(&*store.raw, secret("b")).await;
+        store.compact(store.revision().await.unwrap()).await.unwrap();
+        drop(store);
+        let store = open(dir.path()).await.unwrap();
+        let cache = Arc::new(crate::cache::Cache::new(Default::default(), Vec::new()));
+        let shared: Arc<dyn Store> = Arc::new(store.clone());
+        let following = tokio::spawn(cache.start(shared).await.unwrap());
+        // The watch leaves out what comes later, too.
+        write(&*store.raw, secret("later")).await;
+        write(&store, secret("d")).await;
+        let newest = store.revision().await.unwrap();
+        tokio::time::timeout(Duration::from_secs(20), cache.wait_for(newest))
+            .await
+            .unwrap();
+        let found = cache.of(&kinds::SECRET).list("", None, Revision(0)).objects;
+        let names: Vec<&str> = found.iter().map(|object| object.name()).collect();
+        assert_eq!(names, ["c", "d"]);
+        following.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_said_of_another_store_is_not_believed() {
+        let dir = tempfile::tempdir().unwrap();
+        let pki = dir.path().join("pki");
+        let step = |step| Ring::Encryption.take(&pki, step, SystemTime::now(), false);
+        let store = open(dir.path()).await.unwrap();
+        put(&store, NAME, b"hunter2").await;
+        drop(store);
+        step(Step::Trust).unwrap();
+        step(Step::Use).unwrap();
+        // The store that this was said of has been replaced by the one with the old key.
+        let store = open(dir.path()).await.unwrap();
+        let (old, used) = (store.keys.ring.read()[1].0.clone(), store.keys.used());
+        std::fs::write(keyring::done_path(&pki), &used).unwrap();
+        let keeping = tokio::spawn(keep(store.clone()));
+        let mut looks = 0;
+        while split(&value(&*store.raw, NAME).await.unwrap()).unwrap().0 == old {
+            tokio::time::sleep(LOOK).await;
+            looks += 1;
+            assert!(looks < 2000, "it is written anew");
+        }
+        assert!(step(Step::Drop).is_err(), "history needs the old key");
+        keeping.abort();
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,6 +11,7 @@ pub mod auth;
 pub mod background;
 pub mod cache;
 pub mod config;
+pub mod connect;
 pub mod dispatch;
 pub mod documents;
 pub mod encryption;

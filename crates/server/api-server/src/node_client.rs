@@ -5,7 +5,8 @@
 //! certificate whose user has no rights but those that the agents' answers need (`system:kubelet-api-admin`).
 
 use crate::auth::pki::Identity;
-use http::Response;
+use bytes::Bytes;
+use http::{HeaderMap, Method, Response};
 use pointsman_http::{ClientError, Incoming, Target};
 use pointsman_rules::ApiError;
 use pointsman_rules::value::{int_at, list_at, str_at};
@@ -58,18 +59,36 @@ impl NodeClient {
 
     /// Gets a path; the body of the answer may go on for as long as it likes.
     pub async fn get(&self, address: SocketAddr, path: &str) -> Result<Response<Incoming>, ApiError> {
+        let answer = self.target(address)?.open(path, ANSWER).await;
+        match answer {
+            Ok(answer) => Ok(answer.into_response()),
+            Err(error @ ClientError::BadRequest(..)) => Err(ApiError::BadRequest(error.to_string())),
+            Err(error) => Err(ApiError::Unavailable(format!("the node's agent: {error}"))),
+        }
+    }
+
+    /// Asks for a connection of streams; the answer says whether there is one.
+    pub async fn upgrade(
+        &self,
+        address: SocketAddr,
+        method: Method,
+        path: &str,
+        headers: HeaderMap,
+    ) -> Result<Response<Incoming>, ApiError> {
+        let target = self.target(address)?;
+        let answer = target.pass(method, path, headers, Bytes::new()).await;
+        answer.map_err(|error| ApiError::Unavailable(format!("the node's agent: {error}")))
+    }
+
+    /// The agent at an address.
+    pub fn target(&self, address: SocketAddr) -> Result<Target, ApiError> {
         // Read anew each time: such requests are rare, and certificates are renewed.
         let tls = self.tls().map_err(|error| {
             ApiError::Unavailable(format!(
                 "cannot prepare to ask the node's agent at {address}: {error}"
             ))
         })?;
-        let answer = Target::secure(address, Arc::new(tls)).open(path, ANSWER).await;
-        match answer {
-            Ok(answer) => Ok(answer.into_response()),
-            Err(error @ ClientError::BadRequest(..)) => Err(ApiError::BadRequest(error.to_string())),
-            Err(error) => Err(ApiError::Unavailable(format!("the node's agent: {error}"))),
-        }
+        Ok(Target::secure(address, Arc::new(tls)))
     }
 
     fn tls(&self) -> Result<ClientConfig, Box<dyn std::error::Error + Send + Sync>> {

@@ -1,5 +1,6 @@
 //! What goes back to the client?
 
+use crate::connect::Tunnel;
 use crate::http::body::Body;
 use crate::http::held::{Guard, HeldBody};
 use http::{HeaderValue, Response, StatusCode, header};
@@ -17,8 +18,10 @@ pub struct Reply {
     /// Advice to the client, sent as `Warning` headers.
     pub warnings: Vec<String>,
     pub headers: Vec<(header::HeaderName, String)>,
-    /// What is kept until it has been sent.
+    /// What is kept until it has been sent, or until the tunnel has ended.
     pub held: Option<Held>,
+    /// What the connection is to become after this answer.
+    pub tunnel: Option<Tunnel>,
 }
 
 /// What is kept until an answer has been sent, or for `limit` at most.
@@ -37,6 +40,7 @@ impl Reply {
             warnings: Vec::new(),
             headers: Vec::new(),
             held: None,
+            tunnel: None,
         }
     }
 

@@ -6,6 +6,7 @@ use crate::http::route::Target;
 use crate::work::Work;
 use bytes::Bytes;
 use http::Method;
+use http::request::Parts;
 use jiff::Timestamp;
 use pointsman_rules::decode::FieldValidation;
 use pointsman_rules::{ApiError, FieldError};
@@ -24,6 +25,8 @@ pub struct Request {
     /// The media type of the body, without parameters.
     pub content_type: String,
     pub body: Bytes,
+    /// All that was in front of the body, for requests that are passed on.
+    pub head: Option<Arc<Parts>>,
     /// Where it takes turns if it is large.
     pub work: Arc<Work>,
     pub now: Timestamp,

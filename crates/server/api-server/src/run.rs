@@ -5,7 +5,7 @@ use crate::auth::accounts::Accounts;
 use crate::auth::flow::{FlowControl, Limits};
 use crate::auth::node_graph::NodeGraph;
 use crate::auth::tokens::Tokens;
-use crate::auth::{Authenticator, files};
+use crate::auth::{Authenticator, files, pki};
 use crate::background::accounts::{self, Wanting};
 use crate::background::{
     aggregation, announce, bootstrap, definitions, expiry, garbage::Collector, namespaces, repair,
@@ -31,7 +31,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -77,7 +77,7 @@ pub enum StartError {
     Sealed(String),
     /// Keys or certificates cannot be made or read.
     #[error("cannot prepare keys and certificates")]
-    Pki(#[from] crate::auth::pki::PkiError),
+    Pki(#[from] pki::PkiError),
     /// Keys of tokens or Secrets cannot be made or read.
     #[error("cannot prepare keys of tokens or Secrets")]
     Keys(#[from] crate::auth::keyring::KeyError),
@@ -189,7 +189,8 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
     bootstrap::run(&server, Some(advertised))
         .await
         .map_err(StartError::Bootstrap)?;
-    bootstrap::publish_client_authorities(&server, &identities.client_authorities()?)
+    let forgotten = pki::forgotten_authority("front-proxy", SystemTime::now())?;
+    bootstrap::publish_client_authorities(&server, &identities.client_authorities()?, &forgotten)
         .await
         .map_err(StartError::Bootstrap)?;
     accounts::equip_all(&server)

@@ -171,18 +171,19 @@ impl Mismatch {
 pub fn decode(body: &[u8], format: BodyFormat, shape: &ObjectType) -> Result<Decoded, ApiError> {
     let Decoded {
         mut object,
-        mut strict,
+        strict: read,
     } = match format {
         BodyFormat::Protobuf => protobuf::read(body, shape)?,
         BodyFormat::Json | BodyFormat::Yaml => read(body, format)?,
     };
-    let unknown = check_object(&mut object, shape).map_err(|mismatch| {
+    let mut strict = check_object(&mut object, shape).map_err(|mismatch| {
         ApiError::BadRequest(format!(
             "{shape} cannot be handled as a {}: {mismatch}",
             shape.name
         ))
     })?;
-    strict.extend(unknown);
+    // Unknown fields first, as upstream, whose tests look for that order.
+    strict.extend(read);
     strict.truncate(MAX_STRICT_ERRORS);
     Ok(Decoded { object, strict })
 }

@@ -20,6 +20,8 @@ pub fn subresource_verbs(subresource: Subresource) -> &'static [&'static str] {
         Subresource::Binding | Subresource::Eviction | Subresource::Token => &["create"],
         Subresource::Finalize => &["update"],
         Subresource::Log => &["get"],
+        Subresource::Exec | Subresource::Attach | Subresource::Portforward => &["create", "get"],
+        Subresource::Proxy => &["create", "delete", "get", "patch", "update"],
     }
 }
 
@@ -30,6 +32,14 @@ pub fn subresource_kind(kind: &Kind, subresource: Subresource) -> (&'static str,
         Subresource::Eviction => ("policy", "v1", "Eviction"),
         Subresource::Binding => ("", "v1", "Binding"),
         Subresource::Token => ("authentication.k8s.io", "v1", "TokenRequest"),
+        Subresource::Exec => ("", "v1", "PodExecOptions"),
+        Subresource::Attach => ("", "v1", "PodAttachOptions"),
+        Subresource::Portforward => ("", "v1", "PodPortForwardOptions"),
+        Subresource::Proxy => match kind.kind {
+            "Pod" => ("", "v1", "PodProxyOptions"),
+            "Node" => ("", "v1", "NodeProxyOptions"),
+            _ => ("", "v1", "ServiceProxyOptions"),
+        },
         Subresource::Status | Subresource::Finalize | Subresource::Log | Subresource::Approval => {
             (kind.group, kind.version, kind.kind)
         }
@@ -368,7 +378,8 @@ mod tests {
             assert!(schema::named(review.group, Review::VERSION, review.kind).is_some());
         }
         for kind in kinds::ALL.iter() {
-            for subresource in kind.subresources {
+            // Options are parameters, and no bodies.
+            for subresource in kind.subresources.iter().filter(|sub| !sub.connects()) {
                 let (group, version, name) = subresource_kind(kind, *subresource);
                 assert!(schema::named(group, version, name).is_some(), "{name}");
             }

@@ -40,6 +40,9 @@ pub struct Kind {
     pub subresources: &'static [Subresource],
     /// Whether DELETE answers with the object instead of a Success Status.
     pub delete_returns_object: bool,
+    /// Whether a deletion that does not say what becomes of its dependents lets them go. Upstream keeps that for the
+    /// oldest controllers.
+    pub orphans: bool,
     /// Whether the kind follows the rules of custom resources (no strategic merge patch, PUT needs
     /// a resourceVersion).
     pub custom: bool,
@@ -143,6 +146,14 @@ pub enum Subresource {
     Approval,
     /// Issues a token of a service account.
     Token,
+    /// A command in a container, with its streams.
+    Exec,
+    /// The streams of a container's own program.
+    Attach,
+    /// Connections to ports in a pod.
+    Portforward,
+    /// Requests to a program.
+    Proxy,
 }
 
 impl Subresource {
@@ -157,7 +168,16 @@ impl Subresource {
             Self::Log => "log",
             Self::Approval => "approval",
             Self::Token => "token",
+            Self::Exec => "exec",
+            Self::Attach => "attach",
+            Self::Portforward => "portforward",
+            Self::Proxy => "proxy",
         }
+    }
+
+    /// Whether requests are passed on to a program in the cluster.
+    pub fn connects(self) -> bool {
+        matches!(self, Self::Exec | Self::Attach | Self::Portforward | Self::Proxy)
     }
 }
 
@@ -194,6 +214,7 @@ impl Kind {
             verbs: ALL_VERBS,
             subresources: &[],
             delete_returns_object: false,
+            orphans: false,
             custom: false,
             stored_as: None,
             selectable: &[],

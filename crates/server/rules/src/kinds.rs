@@ -8,7 +8,9 @@ pub mod declared;
 
 use crate::custom;
 use crate::kind::Scope::{Cluster, Namespaced};
-use crate::kind::Subresource::{Binding, Eviction, Finalize, Log, Scale, Status, Token};
+use crate::kind::Subresource::{
+    Attach, Binding, Eviction, Exec, Finalize, Log, Portforward, Proxy, Scale, Status, Token,
+};
 use crate::kind::{Kind, Scope};
 use crate::strategy::{
     config_map, config_node, daemon_set, deployment, endpoint_slice, endpoints, event, lease, namespace,
@@ -109,7 +111,7 @@ pub static NAMESPACE: Kind = Kind {
 
 pub static NODE: Kind = Kind {
     short_names: &["no"],
-    subresources: &[Status],
+    subresources: &[Status, Proxy],
     selectable: &["spec.unschedulable"],
     strategy: &node::NodeStrategy,
     printer: table::node::PRINTER,
@@ -119,7 +121,7 @@ pub static NODE: Kind = Kind {
 pub static POD: Kind = Kind {
     short_names: &["po"],
     categories: &["all"],
-    subresources: &[Status, Binding, Eviction, Log],
+    subresources: &[Status, Binding, Eviction, Log, Exec, Attach, Portforward, Proxy],
     delete_returns_object: true,
     selectable: &[
         "spec.nodeName",
@@ -147,7 +149,7 @@ pub static SECRET: Kind = Kind {
 pub static SERVICE: Kind = Kind {
     short_names: &["svc"],
     categories: &["all"],
-    subresources: &[Status],
+    subresources: &[Status, Proxy],
     delete_returns_object: true,
     selectable: &["spec.clusterIP", "spec.type"],
     strategy: &service::ServiceStrategy,

@@ -99,6 +99,15 @@ async fn roles_grant_what_they_name_where_they_are_bound() {
         assert!(message(&refused).contains(part), "{refused}");
     }
     jane.get("/api").await.expect(200);
+    // A controller that may use its kind waits until there is one: it has to be told that there is none.
+    let rules = json!([{"apiGroups": ["later.example"], "resources": ["things"], "verbs": ["list"]}]);
+    grant(&world.admin, "later", "jane", rules).await;
+    let later = "/apis/later.example/v1/namespaces/default/things";
+    jane.get(later).await.refused(404, "NotFound");
+    jane.post(later, &json!({})).await.refused(403, "Forbidden");
+    jane.get("/apis/later.example/v1/others")
+        .await
+        .refused(403, "Forbidden");
     world.admin.namespace("team").await;
     let binding = json!({"metadata": {"name": "devs"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"},
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "dev"}]});

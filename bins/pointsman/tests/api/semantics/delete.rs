@@ -256,6 +256,10 @@ async fn a_namespace_is_emptied_before_it_goes() {
     held["metadata"]["finalizers"] = json!(["x.example/hold"]);
     http.post(inside, &held).await.expect(201);
     http.post(inside, &config_map("free", "1")).await.expect(201);
+    let pods = "/api/v1/namespaces/doomed/pods";
+    let mut last = pod("last");
+    last["metadata"]["finalizers"] = json!(["x.example/hold"]);
+    http.post(pods, &last).await.expect(201);
     let namespace = http.get("/api/v1/namespaces/doomed").await.expect(200);
     assert_eq!(
         namespace["metadata"]["labels"]["kubernetes.io/metadata.name"],
@@ -272,6 +276,20 @@ async fn a_namespace_is_emptied_before_it_goes() {
         refused["details"]["causes"][0]["reason"], "NamespaceTerminating",
         "{refused}"
     );
+    eventually("the pod is asked to go", async || {
+        let last = http.get(&format!("{pods}/last")).await.expect(200);
+        last["metadata"]["deletionTimestamp"].is_string().then_some(())
+    })
+    .await;
+    // What pods use is there as long as they are: it would have gone within the next looks.
+    for _ in 0..20 {
+        http.get(&format!("{inside}/free")).await.expect(200);
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    let let_go = json!({"metadata": {"finalizers": null}});
+    http.patch(&format!("{pods}/last"), "merge", &let_go)
+        .await
+        .expect(200);
     gone(&http, &format!("{inside}/free")).await;
     eventually("the held one is asked to go", async || {
         let held = http.get(&format!("{inside}/held")).await.expect(200);
@@ -295,4 +313,36 @@ async fn a_namespace_is_emptied_before_it_goes() {
     // The name can be used again, and nothing comes back.
     http.namespace("doomed").await;
     assert_eq!(http.get(inside).await.expect(200)["items"], json!([]));
+}
+
+#[tokio::test]
+async fn the_oldest_controllers_let_their_dependents_go_unless_told_otherwise() {
+    let server = Server::start(&[BARE]).await;
+    let http = server.admin().await;
+    let template = json!({"metadata": {"labels": {"a": "b"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let controllers = "/api/v1/namespaces/default/replicationcontrollers";
+    let controller = json!({"metadata": {"name": "old"}, "spec": {"template": template}});
+    for (options, kept) in [
+        (json!({}), true),
+        (json!({"orphanDependents": false}), false),
+        (json!({"propagationPolicy": "Background"}), false),
+    ] {
+        let made = http.post(controllers, &controller).await.expect(201);
+        let mut owned = config_map("owned", "1");
+        owned["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "ReplicationController",
+            "name": "old", "uid": made["metadata"]["uid"]}]);
+        http.post(CONFIG_MAPS, &owned).await.expect(201);
+        let path = format!("{CONFIG_MAPS}/owned");
+        http.delete_with(&format!("{controllers}/old"), &options)
+            .await
+            .expect(200);
+        gone(&http, &format!("{controllers}/old")).await;
+        if kept {
+            let owned = http.get(&path).await.expect(200);
+            assert_eq!(owned["metadata"].get("ownerReferences"), None, "{options}");
+            http.delete(&path).await.expect(200);
+        }
+        gone(&http, &path).await;
+    }
 }

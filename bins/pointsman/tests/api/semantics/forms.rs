@@ -190,4 +190,5 @@ async fn discovery_comes_in_both_forms_and_is_cached_by_its_tag() {
             .unwrap()
             .starts_with("v1.")
     );
+    http.get("/version?timeout=soon").await.refused(400, "BadRequest");
 }

@@ -179,9 +179,11 @@ async fn what_is_not_served_is_refused_clearly() {
     let http = server.admin().await;
     http.post(PODS, &pod("p")).await.expect(201);
     for (path, code) in [
-        ("exec?command=ls", 404),
-        ("attach", 404),
-        ("portforward", 404),
+        // Without an upgrade of the connection.
+        ("exec?command=ls", 400),
+        ("attach", 400),
+        ("portforward", 400),
+        ("ephemeralcontainers", 404),
         ("nothing", 404),
     ] {
         let answer = http.post(&format!("{PODS}/p/{path}"), &json!({})).await;

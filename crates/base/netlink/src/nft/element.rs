@@ -74,7 +74,8 @@ impl Element {
         4 + value(&self.key) + end + data + 8 + 12 + self.userdata.0.len() + 8
     }
 
-    pub(super) fn encode(&self, list: &mut Writer) {
+    /// Writes the element as one of a list.
+    pub fn encode(&self, list: &mut Writer) {
         list.nest(wire::LIST_ELEM, |elem| {
             if self.interval_end {
                 elem.u32_be(wire::element::FLAGS, wire::element::FLAG_INTERVAL_END);

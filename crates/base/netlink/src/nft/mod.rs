@@ -11,6 +11,7 @@ mod expr;
 mod expr_wire;
 mod field;
 mod name;
+mod notice;
 mod path;
 mod rule;
 mod set;
@@ -29,6 +30,7 @@ pub use expr::{
 };
 pub use field::{Field, TypeId};
 pub use name::{BadName, Family, Name};
+pub use notice::{Notice, Touched};
 pub use rule::Rule;
 pub use set::{DataSpec, Set, SetFlags};
 pub use table::Table;

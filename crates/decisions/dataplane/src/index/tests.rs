@@ -530,3 +530,20 @@ proptest! {
         prop_assert_eq!(totals, committed.totals);
     }
 }
+
+#[test]
+fn addresses_on_a_node_are_those_that_no_slice_has_elsewhere() {
+    let mut index = index();
+    let mut here = slice("a-1", "a", &[1, 2, 3]);
+    here.endpoints[1].conditions.ready = false;
+    index.fold_slice(here, rv(1), None);
+    let mut elsewhere = slice("b-1", "b", &[3, 4]);
+    for endpoint in &mut elsewhere.endpoints {
+        endpoint.node = None;
+    }
+    index.fold_slice(elsewhere, rv(2), None);
+    let on = |node: &str| index.addresses_on(|other| other.as_str() == node);
+    let both = [1, 2].map(|end| Ipv4Addr::new(10, 0, 0, end));
+    assert!(on("n1").into_iter().eq(both), "ready or not");
+    assert!(on("n2").is_empty());
+}

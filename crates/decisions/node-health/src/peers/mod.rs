@@ -6,12 +6,17 @@
 //!
 //! Every node asks a constant number of others several times a second whether they are there
 //! ([`rings`] says whom, [`suspicion`] what their silence means) and writes whom it does not reach into
-//! its own Lease. [`verdict`] folds these opinions into nodes whose endpoints get no traffic.
+//! its own Lease. [`verdict`] folds these opinions into nodes whose endpoints get no traffic. [`gone`] says
+//! to which of them connections that are open already may be ended.
 
+pub mod gone;
+mod renewals;
 pub mod rings;
 pub mod suspicion;
 pub mod verdict;
 
+pub use gone::Gone;
+pub use renewals::Renewals;
 pub use rings::Rings;
 pub use suspicion::{Observer, Thresholds};
 pub use verdict::{Change, Limits, Reachability, Votes};

@@ -248,6 +248,7 @@ fn set(status: &mut DeploymentStatus, r#type: &str, value: &str, reason: &str, m
         status: value.into(),
         reason: reason.into(),
         message,
+        observed_generation: None,
         last_update_time: Some(now),
         last_transition_time: Some(now),
     };

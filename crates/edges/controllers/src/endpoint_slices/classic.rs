@@ -6,7 +6,7 @@
 
 use crate::writer::Writers;
 use pointsman_api_client::{ApiError, Client, DeleteOptions, ObjectKey, Patch, Resource};
-use pointsman_model::Moment;
+use pointsman_model::{Labels, Moment};
 use pointsman_objects::Service;
 use pointsman_objects::endpoints::{CONTROLLER_NAME, Endpoints, MANAGED_BY_LABEL};
 use pointsman_slices::ServiceKey;
@@ -240,6 +240,7 @@ impl Existing {
     fn of(mut endpoints: Endpoints) -> Self {
         let digest = digest(&endpoints);
         endpoints.subsets.clear();
+        endpoints.annotations = Labels::default();
         Self {
             shell: endpoints,
             digest,

@@ -6,14 +6,17 @@
 
 mod classic;
 mod metrics;
+mod mirror;
 mod reachability;
 mod send;
+mod withdrawn;
 
 use crate::loops::Loop;
 use crate::manager::Context;
 use crate::shared::{NODE_LEASES, Shared, leases};
 use crate::writer::{Writers, sleep_until};
 use classic::Classic;
+use mirror::Mirrors;
 use pointsman_api_client::events::{News, Recorder, Severity, Subject};
 use pointsman_api_client::{ApiError, Client, Event as Seen, ObjectKey, Resource, Scope, Watcher};
 use pointsman_model::{Moment, Text};
@@ -71,18 +74,23 @@ enum Source {
 /// Runs until it is asked to stop; ends at once when dropped.
 pub(crate) fn run(context: Context, shared: &mut Shared) -> impl Future<Output = ()> + Send + use<> {
     let (sender, inbox) = mpsc::channel(INBOX);
-    let (watches, sources) = watch(&context, shared, sender);
-    work(context, inbox, watches, sources)
+    let (mut tasks, sources) = watch(&context, shared, sender);
+    let (tell, withdrawn) = tokio::sync::watch::channel(None);
+    if context.config.peer_leases.is_some() {
+        tasks.spawn(withdrawn::publish(context.client.clone(), withdrawn));
+    }
+    work(context, inbox, tasks, sources, tell)
 }
 
 async fn work(
     context: Context,
     mut inbox: mpsc::Receiver<Input>,
-    _watches: JoinSet<()>,
+    _tasks: JoinSet<()>,
     sources: BTreeSet<Source>,
+    withdrawn: tokio::sync::watch::Sender<Option<String>>,
 ) {
     let mut stop = context.stop.clone();
-    let mut owner = Owner::new(context, sources);
+    let mut owner = Owner::new(context, sources, withdrawn);
     let mut batch = Vec::with_capacity(INBOX);
     loop {
         let alarm = owner.wake_at();
@@ -91,6 +99,7 @@ async fn work(
             _ = stop.wait_for(|stop| *stop) => break,
             sent = owner.writers.next() => owner.finish(sent),
             done = next_classic(&mut owner.classic) => owner.finish_classic(done),
+            done = next_mirror(&mut owner.mirrors) => owner.finish_mirror(done),
             count = inbox.recv_many(&mut batch, INBOX) => {
                 assert!(count > 0, "watches never end");
                 batch.drain(..).for_each(|input| owner.take(input));
@@ -105,11 +114,21 @@ async fn work(
     if let Some(classic) = owner.classic {
         classic.writers.drain().await;
     }
+    if let Some(mirrors) = owner.mirrors {
+        mirrors.writers.drain().await;
+    }
 }
 
 async fn next_classic(classic: &mut Option<Classic>) -> classic::Done {
     match classic {
         Some(classic) => classic.writers.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn next_mirror(mirrors: &mut Option<Mirrors>) -> mirror::Done {
+    match mirrors {
+        Some(mirrors) => mirrors.writers.next().await,
         None => std::future::pending().await,
     }
 }
@@ -173,7 +192,8 @@ fn watch(
             }
         }
     }
-    if context.config.loops.runs(Loop::Endpoints) {
+    let loops = &context.config.loops;
+    if loops.runs(Loop::Endpoints) || loops.runs(Loop::Mirroring) {
         sources.insert(Source::Endpoints);
         let endpoints = Watcher::new(client.clone(), Scope::all(Resource::ENDPOINTS));
         tasks.spawn(endpoints.forward(sender, |event| match event {
@@ -200,6 +220,7 @@ struct Owner {
     /// Whether slices are written; without that their cache only serves the classic loop.
     writes_slices: bool,
     classic: Option<Classic>,
+    mirrors: Option<Mirrors>,
     /// Nodes that others do not reach, if that counts.
     peers: Option<Peers>,
     /// Sources whose first list is not complete.
@@ -209,7 +230,11 @@ struct Owner {
 }
 
 impl Owner {
-    fn new(context: Context, sources: BTreeSet<Source>) -> Self {
+    fn new(
+        context: Context,
+        sources: BTreeSet<Source>,
+        withdrawn: tokio::sync::watch::Sender<Option<String>>,
+    ) -> Self {
         let config = &context.config;
         let mut controller = Controller::new(config.slices, config.slice_pace, context.former);
         let classic = config.loops.runs(Loop::Endpoints).then(|| {
@@ -221,15 +246,20 @@ impl Owner {
             Classic::new(context.client.clone(), pace, config.endpoint_writers)
         });
         let recorder = context.recorder.clone();
+        let mirrors = config.loops.runs(Loop::Mirroring).then(|| {
+            let (client, recorder) = (context.client.clone(), context.recorder.clone());
+            Mirrors::new(client, recorder, config.slice_pace, config.endpoint_writers)
+        });
         let reachability = context.metrics.reachability.clone();
         let peers = config.peer_leases.is_some();
-        let peers = peers.then(|| Peers::new(recorder, reachability));
+        let peers = peers.then(|| Peers::new(recorder, reachability, withdrawn));
         let mut metrics = context.metrics.slices;
         metrics.reset();
         Self {
             controller,
             writes_slices: config.loops.runs(Loop::EndpointSlices),
             classic,
+            mirrors,
             peers,
             missing: sources,
             writers: Writers::new(config.slice_writers),
@@ -265,9 +295,9 @@ impl Owner {
                 self.observe(event);
             }
             Input::Lease(lease) => {
-                let now = self.start.elapsed();
+                let (wall, now) = (self.now().moment, self.start.elapsed());
                 if let Some(peers) = &mut self.peers {
-                    peers.lease(&lease, now);
+                    peers.lease(&lease, wall, now);
                 }
             }
             Input::LeaseGone(name) => {
@@ -277,12 +307,18 @@ impl Owner {
             }
             Input::Endpoints(key, endpoints) => {
                 let now = self.now();
+                if let Some(mirrors) = &mut self.mirrors {
+                    mirrors.seen(self.controller.index(), &key, &endpoints, now);
+                }
                 if let Some(classic) = &mut self.classic {
                     classic.seen(&key, *endpoints, now);
                 }
             }
             Input::EndpointsGone(key) => {
                 let now = self.now();
+                if let Some(mirrors) = &mut self.mirrors {
+                    mirrors.gone(&key, now);
+                }
                 if let Some(classic) = &mut self.classic {
                     classic.gone(&key, now);
                 }
@@ -297,7 +333,20 @@ impl Owner {
 
     fn observe(&mut self, event: Event) {
         let now = self.now();
+        if let (Some(mirrors), Event::SliceGone(namespace, name)) = (&mut self.mirrors, &event) {
+            let slice = self.controller.index().slice(namespace, name);
+            slice.into_iter().for_each(|slice| mirrors.slice_gone(slice, now));
+        }
+        // Nearly all events are about pods, which mirrors do not read.
+        let mirrored = self
+            .mirrors
+            .as_ref()
+            .filter(|_| mirror::reads(&event))
+            .map(|_| event.clone());
         self.controller.observe(event, now);
+        if let (Some(mirrors), Some(event)) = (&mut self.mirrors, mirrored) {
+            mirrors.observe(self.controller.index(), &event, now);
+        }
         if let Some(classic) = &mut self.classic {
             let touched = self.controller.take_touched();
             classic.touched(self.controller.index(), touched, now);
@@ -335,6 +384,9 @@ impl Owner {
         if let Some(classic) = &mut self.classic {
             classic.listed(self.controller.index(), now);
         }
+        if let Some(mirrors) = &mut self.mirrors {
+            mirrors.listed(self.controller.index(), now);
+        }
         self.ready.send_replace(true);
     }
 
@@ -348,10 +400,12 @@ impl Owner {
             .wake_at()
             .filter(|_| self.writes_slices && self.writers.has_room());
         let classic = self.classic.as_ref().and_then(Classic::wake_at);
+        let mirrors = self.mirrors.as_ref().and_then(Mirrors::wake_at);
         let peers = self.peers.as_ref().and_then(Peers::wake_at);
         let first = slices
             .into_iter()
             .chain(classic)
+            .chain(mirrors)
             .chain(peers)
             .min()
             .filter(|_| self.missing.is_empty());
@@ -365,8 +419,18 @@ impl Owner {
         }
     }
 
+    fn finish_mirror(&mut self, done: mirror::Done) {
+        let now = self.now();
+        if let Some(mirrors) = &mut self.mirrors {
+            mirrors.finish(done, now);
+        }
+    }
+
     fn start_jobs(&mut self) {
         let now = self.now();
+        if let Some(mirrors) = &mut self.mirrors {
+            mirrors.start(self.controller.index(), now);
+        }
         if let Some(classic) = &mut self.classic {
             classic.start(self.controller.index(), now);
         }

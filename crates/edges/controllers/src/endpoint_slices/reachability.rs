@@ -4,12 +4,13 @@
 //! and counted. Pods, conditions, taints and evictions are node lifecycle's and stay as they are.
 
 use pointsman_api_client::events::{News, Recorder, Severity, Subject};
-use pointsman_model::Text;
-use pointsman_node_health::peers::{Change, Limits, Reachability, Votes};
+use pointsman_model::{Moment, Text};
+use pointsman_node_health::peers::{Change, Limits, Reachability, Renewals, Votes};
 use pointsman_objects::{Lease, Node};
 use pointsman_protocol::peers;
 use pointsman_telemetry::{Counter, Definition, Family, Gauge, Registry};
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// What is measured about nodes that others do not reach.
 #[derive(Clone)]
@@ -49,16 +50,21 @@ impl Metrics {
 /// The fold, and what it is told with.
 pub(super) struct Peers {
     fold: Reachability,
+    renewals: Renewals,
     recorder: Recorder,
     metrics: Metrics,
+    /// For proxies, once something was decided.
+    list: watch::Sender<Option<String>>,
 }
 
 impl Peers {
-    pub fn new(recorder: Recorder, metrics: Metrics) -> Self {
+    pub fn new(recorder: Recorder, metrics: Metrics, list: watch::Sender<Option<String>>) -> Self {
         Self {
             fold: Reachability::new(Limits::default()),
+            renewals: Renewals::default(),
             recorder,
             metrics,
+            list,
         }
     }
 
@@ -76,8 +82,16 @@ impl Peers {
         self.fold.remove_node(name);
     }
 
-    pub fn lease(&mut self, lease: &Lease, now: Duration) {
+    /// What a Lease says, delivered when our clock says `wall`.
+    pub fn lease(&mut self, lease: &Lease, wall: Moment, now: Duration) {
         let name = &lease.metadata.name;
+        let renewed = lease.spec.renew_time.map(|time| Moment(time.0.as_microsecond()));
+        if !self
+            .renewals
+            .observe(name, renewed, wall, Limits::default().fresh)
+        {
+            return;
+        }
         match lease.metadata.annotations.get(peers::ANNOTATION) {
             Some(text) => self.fold.observe_opinions(name, peers::decode(text), now),
             None => self.fold.remove_opinions(name),
@@ -85,6 +99,7 @@ impl Peers {
     }
 
     pub fn lease_gone(&mut self, name: &str) {
+        self.renewals.remove(name);
         self.fold.remove_opinions(name);
     }
 
@@ -98,6 +113,13 @@ impl Peers {
         self.metrics.seem_gone.set(self.fold.seem_gone() as f64);
         self.metrics.held.set(f64::from(self.fold.holds()));
         self.metrics.withdrawn.set(self.fold.withdrawn().count() as f64);
+        let names = self.fold.withdrawn().map(|(name, _)| &**name);
+        let list = peers::encode(names.take(peers::MOST_LISTED));
+        self.list.send_if_modified(|before| {
+            let changed = before.as_deref() != Some(&*list);
+            *before = Some(list);
+            changed
+        });
         let mut withdrawn = Vec::with_capacity(changes.len());
         for change in changes {
             let (node, votes, gone) = match change {

@@ -19,7 +19,7 @@ pub(super) struct Sent {
 
 /// The part of an answer that the controller has to see in its cache later.
 #[derive(Deserialize)]
-struct Answer {
+pub(super) struct Answer {
     metadata: Metadata,
 }
 
@@ -49,7 +49,7 @@ async fn send_all(api: &Api, job: &Job, written: &mut Vec<Written>) -> Result<()
         written.push(send_update(api, update, *time).await?.into());
     }
     for delete in &job.plan.delete {
-        written.push(send_delete(api, delete).await?);
+        written.push(delete_slice(api, delete).await?);
     }
     Ok(())
 }
@@ -68,7 +68,7 @@ async fn send_update(api: &Api, update: &SliceUpdate, time: Option<Moment>) -> R
         .await
 }
 
-async fn send_delete(api: &Api, delete: &SliceDelete) -> Result<Written, ApiError> {
+pub(super) async fn delete_slice(api: &Api, delete: &SliceDelete) -> Result<Written, ApiError> {
     match api.delete(&delete.name, &DeleteOptions::of(&delete.uid)).await {
         // Gone already, or another slice has the name by now: either way this one is no more.
         Ok(()) | Err(ApiError::NotFound(_) | ApiError::Conflict(_)) => Ok(Written::Deleted {

@@ -1,14 +1,14 @@
 //! How do Deployments roll their ReplicaSets?
 
 use super::store::{Change, Store, key_of};
-use super::write::{Answer, Family, outcome, subject};
+use super::work::{Done, Work};
+use super::write::{Answer, Family};
 use super::{Edge, Now};
-use crate::writer::Writers;
 use pointsman_api_client::events::Severity;
-use pointsman_api_client::{ApiError, DeleteOptions, ObjectKey, Patch, Resource};
+use pointsman_api_client::{ApiError, DeleteOptions, Patch, Resource};
 use pointsman_objects::template::NewReplicaSet;
 use pointsman_objects::{Deployment, Pod, ReplicaSet};
-use pointsman_slices::queue::{Outcome, Pace, WorkQueue};
+use pointsman_slices::queue::Outcome;
 use pointsman_workloads::deployment::{DeploymentPlan, REVISION_ANNOTATION, plan};
 use serde::de::IgnoredAny;
 use serde_json::json;
@@ -16,42 +16,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The Deployment loop's state.
-pub(super) struct Deployments {
-    edge: Edge,
-    on: bool,
-    queue: WorkQueue<ObjectKey>,
-    pub writers: Writers<Done>,
-}
-
-/// What became of one step.
-pub(super) struct Done {
-    key: ObjectKey,
-    failure: Option<ApiError>,
-}
+pub(super) struct Deployments(pub Work);
 
 impl Deployments {
-    pub fn new(edge: Edge, on: bool, writers: usize) -> Self {
-        Self {
-            edge,
-            on,
-            queue: WorkQueue::new(Pace::default()),
-            writers: Writers::new(writers),
-        }
-    }
-
-    pub fn wake_at(&self) -> Option<std::time::Duration> {
-        self.queue.wake_at().filter(|_| self.writers.has_room())
-    }
-
     /// Finds out whose work an event is.
     pub fn observe(&mut self, store: &Store, change: &Change, now: Now) {
-        if !self.on {
+        if !self.0.on {
             return;
         }
         match change {
-            Change::Deployment(key) => self.queue.add(key, now.tick),
-            Change::Set { old, new, .. } => {
-                for set in old.iter().chain(new) {
+            Change::Deployment(moved) => self.0.queue.add(&moved.key, now.tick),
+            Change::Set(moved) => {
+                for set in moved.old.iter().chain(&moved.new) {
                     self.add_owner(store, set, now);
                 }
             }
@@ -59,26 +35,26 @@ impl Deployments {
             Change::Pod {
                 old: Some(pod), new, ..
             } if new.as_ref().is_none_or(|new| new.is_finished()) => {
-                let set = pod.controller_uid().and_then(|uid| store.set_with_uid(uid));
+                let set = pod.controller_uid().and_then(|uid| store.sets.with_uid(uid));
                 if let Some(set) = set.cloned() {
                     self.add_owner(store, &set, now);
                 }
             }
-            Change::Pod { .. } | Change::Daemon { .. } | Change::Node | Change::Nothing => {}
+            _ => {}
         }
     }
 
     fn add_owner(&mut self, store: &Store, set: &ReplicaSet, now: Now) {
         match set.metadata.controller() {
             Some(owner) => {
-                if let Some(key) = store.deployment_with_uid(&owner.uid) {
-                    self.queue.add(key, now.tick);
+                if let Some(key) = store.deployments.key_of_uid(&owner.uid) {
+                    self.0.queue.add(key, now.tick);
                 }
             }
             None => {
-                for (key, deployment) in store.deployments_in(&set.metadata.namespace) {
+                for (key, deployment) in store.deployments.of_namespace(&set.metadata.namespace) {
                     if deployment.spec.selector.matches(&set.metadata.labels) {
-                        self.queue.add(key, now.tick);
+                        self.0.queue.add(key, now.tick);
                     }
                 }
             }
@@ -87,19 +63,19 @@ impl Deployments {
 
     /// Starts as many steps as there is room for.
     pub fn start(&mut self, store: &Store, now: Now) {
-        while self.writers.has_room()
-            && let Some(key) = self.queue.next(now.tick)
+        while self.0.writers.has_room()
+            && let Some(key) = self.0.queue.next(now.tick)
         {
-            let Some(deployment) = store.deployment(&key) else {
-                self.queue.finish(&key, Outcome::Done, now.tick);
+            let Some(deployment) = store.deployments.get(&key) else {
+                self.0.queue.finish(&key, Outcome::Done, now.tick);
                 continue;
             };
             let plan = plan_for(store, deployment, now);
             if plan.is_empty() {
-                self.queue.finish(&key, Outcome::Done, now.tick);
+                self.0.queue.finish(&key, Outcome::Done, now.tick);
             } else {
-                let step = carry_out(self.edge.clone(), deployment.clone(), plan.clone());
-                self.writers.start(async move {
+                let step = carry_out(self.0.edge.clone(), deployment.clone(), plan.clone());
+                self.0.writers.start(async move {
                     Done {
                         key,
                         failure: step.await.err(),
@@ -107,16 +83,11 @@ impl Deployments {
                 });
             }
             if let Some(at) = plan.look_again {
-                self.queue
+                self.0
+                    .queue
                     .add_at(&key_of(&deployment.metadata), now.tick_at(at), now.tick);
             }
         }
-    }
-
-    /// Takes back a step.
-    pub fn finish(&mut self, done: Done, now: Now) {
-        let outcome = outcome(&done.key, done.failure.as_ref());
-        self.queue.finish(&done.key, outcome, now.tick);
     }
 }
 
@@ -125,7 +96,8 @@ fn plan_for(store: &Store, deployment: &Deployment, now: Now) -> DeploymentPlan 
     // Sets of other controllers are none of our business, whatever their labels.
     let ours = |set: &&ReplicaSet| set.metadata.controller().is_none_or(|owner| owner.uid == *uid);
     let sets = store
-        .sets_in(&deployment.metadata.namespace)
+        .sets
+        .of_namespace(&deployment.metadata.namespace)
         .map(|(_, set)| &**set);
     let sets: Vec<&ReplicaSet> = sets.filter(ours).collect();
     let alive = |set: &&ReplicaSet| {
@@ -141,24 +113,26 @@ fn plan_for(store: &Store, deployment: &Deployment, now: Now) -> DeploymentPlan 
 async fn carry_out(edge: Edge, deployment: Arc<Deployment>, plan: DeploymentPlan) -> Result<(), ApiError> {
     let metadata = &deployment.metadata;
     let namespace = &*metadata.namespace;
-    let about = subject("apps/v1", "Deployment", metadata);
     let family = Family {
         resource: Resource::DEPLOYMENTS,
         kind: "Deployment",
         metadata,
         children: Resource::REPLICA_SETS,
     };
+    let about = family.subject();
     edge.claim(&family, &plan.adopt, &plan.release).await?;
     if let Some(set) = &plan.create {
-        create(&edge, &deployment, set).await.inspect_err(|error| {
-            if !matches!(
-                error,
-                ApiError::NamespaceTerminating(_) | ApiError::AlreadyExists(_)
-            ) {
-                let message = format!("Failed to create new replica set: {error}");
-                edge.tell(&about, Severity::Warning, "ReplicaSetCreateError", message);
-            }
-        })?;
+        create(&edge, &family, &deployment, set)
+            .await
+            .inspect_err(|error| {
+                if !matches!(
+                    error,
+                    ApiError::NamespaceTerminating(_) | ApiError::AlreadyExists(_)
+                ) {
+                    let message = format!("Failed to create new replica set: {error}");
+                    edge.tell(&about, Severity::Warning, "ReplicaSetCreateError", message);
+                }
+            })?;
     }
     let sets = edge.client.api(Resource::REPLICA_SETS, Some(namespace));
     for patch in &plan.patch {
@@ -173,10 +147,8 @@ async fn carry_out(edge: Edge, deployment: Arc<Deployment>, plan: DeploymentPlan
         edge.delete(Resource::REPLICA_SETS, namespace, name, &options)
             .await?;
     }
-    if let Some(status) = &plan.status {
-        let status = serde_json::to_value(status).expect("a status always serializes");
-        edge.write_status(Resource::DEPLOYMENTS, metadata, status).await?;
-    }
+    edge.write_status(&family, &deployment.status, plan.status.as_ref())
+        .await?;
     if let Some(revision) = &plan.revision {
         let patch = json!({ "metadata": { "uid": &*metadata.uid, "annotations": { REVISION_ANNOTATION: revision } } });
         let api = edge.client.api(Resource::DEPLOYMENTS, Some(namespace));
@@ -188,7 +160,12 @@ async fn carry_out(edge: Edge, deployment: Arc<Deployment>, plan: DeploymentPlan
 
 /// Creates a ReplicaSet. Its name comes from the template, so one of that name is either ours already,
 /// made a moment ago, or a stranger's: then the next attempt uses another name.
-async fn create(edge: &Edge, deployment: &Deployment, new: &NewReplicaSet) -> Result<(), ApiError> {
+async fn create(
+    edge: &Edge,
+    family: &Family<'_>,
+    deployment: &Deployment,
+    new: &NewReplicaSet,
+) -> Result<(), ApiError> {
     let metadata = &deployment.metadata;
     let api = edge.client.api(Resource::REPLICA_SETS, Some(&metadata.namespace));
     let body = deployment.new_replica_set(new).to_string().into_bytes();
@@ -205,7 +182,7 @@ async fn create(edge: &Edge, deployment: &Deployment, new: &NewReplicaSet) -> Re
     if ours && found.spec.template.same(&deployment.spec.template) {
         return Ok(());
     }
-    let status = serde_json::to_value(deployment.collided()).expect("a status always serializes");
-    edge.write_status(Resource::DEPLOYMENTS, metadata, status).await?;
+    edge.write_status(family, &deployment.status, Some(&deployment.collided()))
+        .await?;
     Err(ApiError::AlreadyExists(taken))
 }

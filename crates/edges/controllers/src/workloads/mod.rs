@@ -1,38 +1,46 @@
-//! How do Deployments become ReplicaSets, ReplicaSets and DaemonSets pods, and pods find nodes?
+//! How do Deployments become ReplicaSets, ReplicaSets and other controllers pods, and pods find nodes?
 //!
-//! One task owns a cache of Deployments, ReplicaSets, DaemonSets, pods and nodes, and up to five loops over it:
-//! each has its own queue and its own writers, and each can be left out.
+//! One task owns a cache of all these objects and the loops over it: each has its own queue and its own writers, and each
+//! can be left out.
 
+mod budgets;
 mod cleaning;
 mod daemon_sets;
 mod deployments;
+mod jobs;
+mod parents;
 mod pods;
 mod replica_sets;
 mod scheduling;
+mod stateful_sets;
 mod store;
+mod work;
 mod write;
 
 use crate::loops::Loop;
 use crate::manager::Context;
 use crate::shared::Shared;
 use crate::writer::sleep_until;
+use budgets::Budgets;
 use cleaning::Cleaning;
-use daemon_sets::DaemonSets;
 use deployments::Deployments;
+use jobs::Strays;
+use parents::Parents;
 use pointsman_api_client::events::Recorder;
 use pointsman_api_client::{Client, Event as Seen, ObjectKey, Resource, Scope, Watcher};
 use pointsman_model::Moment;
-use pointsman_objects::{DaemonSet, Deployment, Node, Pod, ReplicaSet};
-use replica_sets::ReplicaSets;
+use pointsman_objects::{
+    DaemonSet, Deployment, Job, Node, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet,
+};
 use scheduling::Scheduling;
-use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use store::Store;
+use store::{Change, Kept, Store};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use work::Work;
 
 /// Events that may wait for the owner.
 const INBOX: usize = 1024;
@@ -41,10 +49,10 @@ const INBOX: usize = 1024;
 enum Input {
     Pod(Arc<Pod>),
     Node(Arc<Node>),
-    Set(Box<ReplicaSet>),
-    Deployment(Box<Deployment>),
-    Daemon(Box<DaemonSet>),
-    Gone(Source, ObjectKey),
+    PodGone(ObjectKey),
+    NodeGone(ObjectKey),
+    /// A change of an object that only these loops watch.
+    Kept(Box<dyn FnOnce(&mut Store) -> Change + Send>),
     Listed(Source),
 }
 
@@ -55,6 +63,9 @@ enum Source {
     Sets,
     Deployments,
     Daemons,
+    Stateful,
+    Jobs,
+    Budgets,
 }
 
 /// The time of one step, on both clocks.
@@ -85,6 +96,9 @@ pub(crate) fn wanted(context: &Context) -> bool {
         Loop::ReplicaSets,
         Loop::Deployments,
         Loop::DaemonSets,
+        Loop::StatefulSets,
+        Loop::Jobs,
+        Loop::Disruption,
         Loop::Scheduler,
         Loop::PodGarbage,
     ]
@@ -113,9 +127,13 @@ async fn work(
         tokio::select! {
             biased;
             _ = stop.wait_for(|stop| *stop) => break,
-            done = owner.sets.writers.next() => owner.sets.finish(done, owner.store.now()),
-            done = owner.deployments.writers.next() => owner.deployments.finish(done, owner.store.now()),
-            done = owner.daemons.writers.next() => owner.daemons.finish(done, owner.store.now()),
+            done = owner.sets.work.writers.next() => owner.sets.finish(done, owner.store.now()),
+            done = owner.deployments.0.writers.next() => owner.deployments.0.finish(done, owner.store.now()),
+            done = owner.daemons.work.writers.next() => owner.daemons.finish(done, owner.store.now()),
+            done = owner.stateful.work.writers.next() => owner.stateful.finish(done, owner.store.now()),
+            done = owner.jobs.work.writers.next() => owner.jobs.finish(done, owner.store.now()),
+            done = owner.strays.0.writers.next() => owner.strays.0.finish(done, owner.store.now()),
+            done = owner.budgets.0.writers.next() => owner.budgets.0.finish(done, owner.store.now()),
             done = owner.scheduling.writers.next() => owner.scheduling.finish(done, owner.store.now()),
             done = owner.cleaning.writers.next() => owner.cleaning.finish(done),
             count = inbox.recv_many(&mut batch, INBOX) => {
@@ -145,23 +163,38 @@ fn watch(
         sources: BTreeSet::from([Source::Pods]),
     };
     shared.pods.subscribe(sender.clone(), |event| {
-        shared_input(event, Source::Pods, |pod| Input::Pod(pod.clone()))
+        shared_input(event, Source::Pods, |pod| Input::Pod(pod.clone()), Input::PodGone)
     });
     let of_nodes = [Loop::Scheduler, Loop::PodGarbage, Loop::DaemonSets];
     if of_nodes.into_iter().any(|which| loops.runs(which)) {
         watches.sources.insert(Source::Nodes);
         shared.nodes.subscribe(sender, |event| {
-            shared_input(event, Source::Nodes, |node| Input::Node(node.clone()))
+            shared_input(
+                event,
+                Source::Nodes,
+                |node| Input::Node(node.clone()),
+                Input::NodeGone,
+            )
         });
     }
-    if loops.runs(Loop::ReplicaSets) || loops.runs(Loop::Deployments) {
-        watches.add(Resource::REPLICA_SETS, Source::Sets, Input::Set);
+    let any = |which: &[Loop]| which.iter().any(|which| loops.runs(*which));
+    if any(&[Loop::ReplicaSets, Loop::Deployments, Loop::Disruption]) {
+        watches.add::<ReplicaSet>(Resource::REPLICA_SETS, Source::Sets);
     }
-    if loops.runs(Loop::DaemonSets) {
-        watches.add(Resource::DAEMON_SETS, Source::Daemons, Input::Daemon);
+    if any(&[Loop::DaemonSets]) {
+        watches.add::<DaemonSet>(Resource::DAEMON_SETS, Source::Daemons);
     }
-    if loops.runs(Loop::Deployments) {
-        watches.add(Resource::DEPLOYMENTS, Source::Deployments, Input::Deployment);
+    if any(&[Loop::Deployments, Loop::Disruption]) {
+        watches.add::<Deployment>(Resource::DEPLOYMENTS, Source::Deployments);
+    }
+    if any(&[Loop::StatefulSets, Loop::Disruption]) {
+        watches.add::<StatefulSet>(Resource::STATEFUL_SETS, Source::Stateful);
+    }
+    if any(&[Loop::Jobs]) {
+        watches.add::<Job>(Resource::JOBS, Source::Jobs);
+    }
+    if any(&[Loop::Disruption]) {
+        watches.add::<PodDisruptionBudget>(Resource::POD_DISRUPTION_BUDGETS, Source::Budgets);
     }
     (watches.tasks, watches.sources)
 }
@@ -175,29 +208,33 @@ struct Watches<'a> {
 }
 
 impl Watches<'_> {
-    fn add<T: DeserializeOwned + Send + 'static>(
-        &mut self,
-        resource: Resource,
-        source: Source,
-        applied: fn(Box<T>) -> Input,
-    ) {
+    fn add<T: Kept>(&mut self, resource: Resource, source: Source) {
         self.sources.insert(source);
         let watcher = Watcher::<T>::new(self.client.clone(), Scope::all(resource));
         let input = move |event| match event {
             Seen::Init => None,
-            Seen::Applied { object, .. } => Some(applied(Box::new(object))),
-            Seen::Deleted { key, .. } => Some(Input::Gone(source, key)),
+            Seen::Applied { key, object, .. } => kept(key, Some(object)),
+            Seen::Deleted { key, .. } => kept::<T>(key, None),
             Seen::Synced(_) => Some(Input::Listed(source)),
         };
         self.tasks.spawn(watcher.forward(self.sender.clone(), input));
     }
 }
 
-fn shared_input<T>(event: &Seen<T>, source: Source, applied: impl Fn(&T) -> Input) -> Option<Input> {
+fn kept<T: Kept>(key: ObjectKey, object: Option<T>) -> Option<Input> {
+    Some(Input::Kept(Box::new(move |store| store.put(key, object))))
+}
+
+fn shared_input<T>(
+    event: &Seen<T>,
+    source: Source,
+    applied: impl Fn(&T) -> Input,
+    gone: fn(ObjectKey) -> Input,
+) -> Option<Input> {
     match event {
         Seen::Init => None,
         Seen::Applied { object, .. } => Some(applied(object)),
-        Seen::Deleted { key, .. } => Some(Input::Gone(source, key.clone())),
+        Seen::Deleted { key, .. } => Some(gone(key.clone())),
         Seen::Synced(_) => Some(Input::Listed(source)),
     }
 }
@@ -206,9 +243,13 @@ fn shared_input<T>(event: &Seen<T>, source: Source, applied: impl Fn(&T) -> Inpu
 struct Owner {
     store: Store,
     missing: BTreeSet<Source>,
-    sets: ReplicaSets,
+    sets: Parents<ReplicaSet>,
     deployments: Deployments,
-    daemons: DaemonSets,
+    daemons: Parents<DaemonSet>,
+    stateful: Parents<StatefulSet>,
+    jobs: Parents<Job>,
+    strays: Strays,
+    budgets: Budgets,
     scheduling: Scheduling,
     cleaning: Cleaning,
     start: Instant,
@@ -222,28 +263,22 @@ impl Owner {
             recorder: context.recorder.clone(),
         };
         let start = Instant::now();
+        let runs = |which| config.loops.runs(which);
+        let writers = config.workload_writers;
         Self {
             store: Store::new(start),
             missing: sources,
-            sets: ReplicaSets::new(
-                edge.clone(),
-                config.loops.runs(Loop::ReplicaSets),
-                config.workload_writers,
-            ),
-            deployments: Deployments::new(
-                edge.clone(),
-                config.loops.runs(Loop::Deployments),
-                config.workload_writers,
-            ),
-            daemons: DaemonSets::new(
-                edge.clone(),
-                config.loops.runs(Loop::DaemonSets),
-                config.workload_writers,
-            ),
-            scheduling: Scheduling::new(edge.clone(), config.loops.runs(Loop::Scheduler)),
+            sets: Parents::new(edge.clone(), runs(Loop::ReplicaSets), writers),
+            deployments: Deployments(Work::new(edge.clone(), runs(Loop::Deployments), writers)),
+            daemons: Parents::new(edge.clone(), runs(Loop::DaemonSets), writers),
+            stateful: Parents::new(edge.clone(), runs(Loop::StatefulSets), writers),
+            jobs: Parents::new(edge.clone(), runs(Loop::Jobs), writers),
+            strays: Strays(Work::new(edge.clone(), runs(Loop::Jobs), writers)),
+            budgets: Budgets(Work::new(edge.clone(), runs(Loop::Disruption), writers)),
+            scheduling: Scheduling::new(edge.clone(), runs(Loop::Scheduler)),
             cleaning: Cleaning::new(
                 edge,
-                config.loops.runs(Loop::PodGarbage),
+                runs(Loop::PodGarbage),
                 config.terminated_pod_threshold,
                 start,
             ),
@@ -256,14 +291,9 @@ impl Owner {
         let change = match input {
             Input::Pod(pod) => self.store.apply_pod(pod),
             Input::Node(node) => self.store.apply_node(node),
-            Input::Set(set) => self.store.apply_set(*set),
-            Input::Deployment(deployment) => self.store.apply_deployment(*deployment),
-            Input::Daemon(daemon) => self.store.apply_daemon(*daemon),
-            Input::Gone(Source::Daemons, key) => self.store.remove_daemon(&key),
-            Input::Gone(Source::Pods, key) => self.store.remove_pod(&key),
-            Input::Gone(Source::Nodes, key) => self.store.remove_node(key.name()),
-            Input::Gone(Source::Sets, key) => self.store.remove_set(&key),
-            Input::Gone(Source::Deployments, key) => self.store.remove_deployment(&key),
+            Input::PodGone(key) => self.store.remove_pod(&key),
+            Input::NodeGone(key) => self.store.remove_node(key.name()),
+            Input::Kept(put) => put(&mut self.store),
             Input::Listed(source) => {
                 if self.missing.remove(&source) && self.missing.is_empty() {
                     tracing::info!(
@@ -277,6 +307,10 @@ impl Owner {
         self.sets.observe(&self.store, &change, now);
         self.deployments.observe(&self.store, &change, now);
         self.daemons.observe(&self.store, &change, now);
+        self.stateful.observe(&self.store, &change, now);
+        self.jobs.observe(&self.store, &change, now);
+        self.strays.observe(&self.store, &change, now);
+        self.budgets.observe(&self.store, &change, now);
         self.scheduling.observe(&change, now);
     }
 
@@ -288,6 +322,10 @@ impl Owner {
         self.sets.start(&self.store, now);
         self.deployments.start(&self.store, now);
         self.daemons.start(&self.store, now);
+        self.stateful.start(&self.store, now);
+        self.jobs.start(&self.store, now);
+        self.strays.start(&self.store, now);
+        self.budgets.start(&self.store, now);
         self.scheduling.start(&self.store, now);
         self.cleaning.start(&self.store, now);
     }
@@ -295,9 +333,13 @@ impl Owner {
     /// When a wait of one of the loops is over.
     fn wake_at(&self) -> Option<Instant> {
         let wakes = [
-            self.sets.wake_at(),
-            self.deployments.wake_at(),
-            self.daemons.wake_at(),
+            self.sets.work.wake_at(),
+            self.deployments.0.wake_at(),
+            self.daemons.work.wake_at(),
+            self.stateful.work.wake_at(),
+            self.jobs.work.wake_at(),
+            self.strays.0.wake_at(),
+            self.budgets.0.wake_at(),
             self.scheduling.wake_at(),
             self.cleaning.wake_at(),
         ];
@@ -310,9 +352,13 @@ impl Owner {
     }
 
     async fn drain(self) {
-        self.sets.writers.drain().await;
-        self.deployments.writers.drain().await;
-        self.daemons.writers.drain().await;
+        self.sets.work.writers.drain().await;
+        self.deployments.0.writers.drain().await;
+        self.daemons.work.writers.drain().await;
+        self.stateful.work.writers.drain().await;
+        self.jobs.work.writers.drain().await;
+        self.strays.0.writers.drain().await;
+        self.budgets.0.writers.drain().await;
         self.scheduling.writers.drain().await;
         self.cleaning.writers.drain().await;
     }

@@ -1,12 +1,13 @@
 //! How are the pods of a controller made and removed, and when does the cache show it?
 
 use super::store::Store;
-use super::write::Answer;
+use super::write::{Answer, Family};
 use super::{Edge, Now};
 use pointsman_api_client::events::{Severity, Subject};
 use pointsman_api_client::{ApiError, DeleteOptions, Resource};
 use pointsman_objects::Pod;
 use pointsman_workloads::expectations::{Expectations, Seen};
+use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -19,8 +20,29 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(301);
 pub(super) struct Written {
     created: Vec<String>,
     deleted: Vec<String>,
+    /// Why the rest was not written.
     pub failure: Option<ApiError>,
+    /// Why pods could not be made or removed.
+    pub of_pods: Option<String>,
 }
+
+impl Written {
+    /// Nothing, for this reason.
+    pub fn failed(error: ApiError) -> Self {
+        Self {
+            failure: Some(error),
+            ..Self::default()
+        }
+    }
+
+    /// What became of another write of the same pass.
+    pub fn status(&mut self, outcome: Result<(), ApiError>) {
+        self.failure = self.failure.take().or(outcome.err());
+    }
+}
+
+/// Names and uids.
+type Identities = [(String, String)];
 
 /// Which pods of which controller the cache has still to show.
 #[derive(Default)]
@@ -79,8 +101,28 @@ fn seen(pod: &Pod) -> Seen {
 }
 
 impl Edge {
+    /// Adopts and releases, then makes and removes pods of a controller.
+    pub async fn write_pods(
+        &self,
+        family: &Family<'_>,
+        (adopt, release): (&Identities, &Identities),
+        create: impl Iterator<Item = Value>,
+        delete: &Identities,
+    ) -> Written {
+        let mut written = Written::default();
+        let bodies = create.map(|pod| pod.to_string().into_bytes()).collect();
+        if let Err(error) = self.claim(family, adopt, release).await {
+            return Written::failed(error);
+        }
+        let about = family.subject();
+        self.create_pods(&about, bodies, &mut written).await;
+        self.delete_pods(&about, delete, &mut written).await;
+        written.of_pods = written.failure.as_ref().map(ApiError::to_string);
+        written
+    }
+
     /// Creates pods in batches that double: a template that is refused costs one request, not hundreds.
-    pub async fn create_pods(&self, about: &Subject, mut bodies: Vec<Vec<u8>>, written: &mut Written) {
+    async fn create_pods(&self, about: &Subject, mut bodies: Vec<Vec<u8>>, written: &mut Written) {
         let mut batch = 1;
         while !bodies.is_empty() && written.failure.is_none() {
             let mut requests = JoinSet::new();
@@ -110,7 +152,7 @@ impl Edge {
     }
 
     /// Deletes pods, given by name and uid.
-    pub async fn delete_pods(&self, about: &Subject, pods: &[(String, String)], written: &mut Written) {
+    async fn delete_pods(&self, about: &Subject, pods: &Identities, written: &mut Written) {
         for batch in pods.chunks(16) {
             let mut requests = JoinSet::new();
             for (name, uid) in batch.iter().cloned() {

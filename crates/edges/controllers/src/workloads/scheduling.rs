@@ -62,7 +62,7 @@ impl Scheduling {
         match change {
             Change::Pod { key, old, new } => self.pod_changed(key, old.as_deref(), new.as_deref(), now),
             Change::Node => self.wake_waiting(now),
-            Change::Set { .. } | Change::Deployment(_) | Change::Daemon { .. } | Change::Nothing => {}
+            _ => {}
         }
     }
 

@@ -4,34 +4,81 @@ use super::Now;
 use pointsman_api_client::ObjectKey;
 use pointsman_model::{Moment, Text};
 use pointsman_objects::metadata::{All, Metadata};
-use pointsman_objects::{DaemonSet, Deployment, Node, Pod, ReplicaSet};
+use pointsman_objects::{
+    DaemonSet, Deployment, Job, Node, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet,
+};
+use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use tokio::time::Instant;
 
 /// What an event did to the cache.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) enum Change {
     Pod {
         key: ObjectKey,
         old: Option<Arc<Pod>>,
         new: Option<Arc<Pod>>,
     },
-    Set {
-        key: ObjectKey,
-        old: Option<Arc<ReplicaSet>>,
-        new: Option<Arc<ReplicaSet>>,
-    },
-    Daemon {
-        key: ObjectKey,
-        old: Option<Arc<DaemonSet>>,
-        new: Option<Arc<DaemonSet>>,
-    },
-    Deployment(ObjectKey),
+    Set(Moved<ReplicaSet>),
+    Daemon(Moved<DaemonSet>),
+    Deployment(Moved<Deployment>),
+    Stateful(Moved<StatefulSet>),
+    Job(Moved<Job>),
+    Budget(Moved<PodDisruptionBudget>),
     Node,
     /// Nothing that a loop would read, such as a heartbeat.
     Nothing,
 }
+
+/// One object before and after.
+#[derive(Debug)]
+pub(super) struct Moved<T> {
+    pub key: ObjectKey,
+    pub old: Option<Arc<T>>,
+    pub new: Option<Arc<T>>,
+}
+
+/// A kind that these loops alone watch.
+pub(super) trait Kept: DeserializeOwned + Send + Sync + 'static {
+    fn metadata(&self) -> &Metadata<All>;
+    fn filed(store: &Store) -> &Filed<Self>;
+    fn filed_mut(store: &mut Store) -> &mut Filed<Self>;
+    fn change(moved: Moved<Self>) -> Change;
+    /// How many pods there should be, where it says so.
+    fn replicas(&self) -> i32 {
+        0
+    }
+}
+
+macro_rules! kept {
+    ($kind:ty, $field:ident, $change:ident $(, $replicas:expr)?) => {
+        impl Kept for $kind {
+            fn metadata(&self) -> &Metadata<All> {
+                &self.metadata
+            }
+            fn filed(store: &Store) -> &Filed<Self> {
+                &store.$field
+            }
+            fn filed_mut(store: &mut Store) -> &mut Filed<Self> {
+                &mut store.$field
+            }
+            fn change(moved: Moved<Self>) -> Change {
+                Change::$change(moved)
+            }
+            $(fn replicas(&self) -> i32 {
+                $replicas(self)
+            })?
+        }
+    };
+}
+
+kept!(ReplicaSet, sets, Set, |set: &ReplicaSet| set.spec.replicas);
+kept!(Deployment, deployments, Deployment, Deployment::replicas);
+kept!(DaemonSet, daemons, Daemon);
+kept!(StatefulSet, stateful, Stateful, StatefulSet::replicas);
+kept!(Job, jobs, Job);
+kept!(PodDisruptionBudget, budgets, Budget);
 
 /// Everything that is cached, with the look-ups that loops need.
 #[derive(Debug)]
@@ -43,14 +90,17 @@ pub(super) struct Store {
     /// Pods that nobody controls, by namespace.
     orphans: HashMap<Text, BTreeSet<PodKey>>,
     nodes: BTreeMap<Text, Arc<Node>>,
-    sets: Filed<ReplicaSet>,
-    deployments: Filed<Deployment>,
-    daemons: Filed<DaemonSet>,
+    pub sets: Filed<ReplicaSet>,
+    pub deployments: Filed<Deployment>,
+    pub daemons: Filed<DaemonSet>,
+    pub stateful: Filed<StatefulSet>,
+    pub jobs: Filed<Job>,
+    pub budgets: Filed<PodDisruptionBudget>,
 }
 
 /// Objects by name, and names by uid.
 #[derive(Debug)]
-struct Filed<T> {
+pub(super) struct Filed<T> {
     objects: BTreeMap<ObjectKey, Arc<T>>,
     keys: HashMap<Text, ObjectKey>,
 }
@@ -64,21 +114,46 @@ impl<T> Default for Filed<T> {
     }
 }
 
-impl<T> Filed<T> {
-    /// Puts an object in its place; returns its key, what was there, and itself.
-    fn put(&mut self, object: T, metadata: fn(&T) -> &Metadata<All>) -> (ObjectKey, Option<Arc<T>>, Arc<T>) {
-        let (key, uid) = (key_of(metadata(&object)), metadata(&object).uid.clone());
-        let object = Arc::new(object);
-        let old = self.remove(&key, metadata);
-        self.objects.insert(key.clone(), object.clone());
-        self.keys.insert(uid, key.clone());
-        (key, old, object)
+impl<T: Kept> Filed<T> {
+    /// Puts an object in its place, or takes it away.
+    fn put(&mut self, key: ObjectKey, object: Option<T>) -> Moved<T> {
+        let old = self.objects.remove(&key);
+        if let Some(old) = &old {
+            self.keys.remove(&old.metadata().uid);
+        }
+        let new = object.map(Arc::new);
+        if let Some(new) = &new {
+            self.objects.insert(key.clone(), new.clone());
+            self.keys.insert(new.metadata().uid.clone(), key.clone());
+        }
+        Moved { key, old, new }
     }
 
-    fn remove(&mut self, key: &ObjectKey, metadata: fn(&T) -> &Metadata<All>) -> Option<Arc<T>> {
-        let old = self.objects.remove(key)?;
-        self.keys.remove(&metadata(&old).uid);
-        Some(old)
+    pub fn get(&self, key: &ObjectKey) -> Option<&Arc<T>> {
+        self.objects.get(key)
+    }
+
+    pub fn key_of_uid(&self, uid: &str) -> Option<&ObjectKey> {
+        self.keys.get(uid)
+    }
+
+    pub fn with_uid(&self, uid: &str) -> Option<&Arc<T>> {
+        self.objects.get(self.keys.get(uid)?)
+    }
+
+    /// All of them, in order.
+    pub fn keys(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.objects.keys()
+    }
+
+    /// Those of a namespace, in order of name.
+    pub fn of_namespace<'a>(
+        &'a self,
+        namespace: &'a str,
+    ) -> impl Iterator<Item = (&'a ObjectKey, &'a Arc<T>)> {
+        self.objects
+            .range(ObjectKey::new(namespace, "")..)
+            .take_while(move |(key, _)| key.namespace() == namespace)
     }
 }
 
@@ -93,6 +168,9 @@ impl Store {
             sets: Filed::default(),
             deployments: Filed::default(),
             daemons: Filed::default(),
+            stateful: Filed::default(),
+            jobs: Filed::default(),
+            budgets: Filed::default(),
         }
     }
 
@@ -155,42 +233,9 @@ impl Store {
         Change::Node
     }
 
-    pub fn apply_set(&mut self, set: ReplicaSet) -> Change {
-        let (key, old, new) = self.sets.put(set, |set| &set.metadata);
-        let new = Some(new);
-        Change::Set { key, old, new }
-    }
-
-    pub fn remove_set(&mut self, key: &ObjectKey) -> Change {
-        Change::Set {
-            key: key.clone(),
-            old: self.sets.remove(key, |set| &set.metadata),
-            new: None,
-        }
-    }
-
-    pub fn apply_deployment(&mut self, deployment: Deployment) -> Change {
-        let (key, ..) = self.deployments.put(deployment, |it| &it.metadata);
-        Change::Deployment(key)
-    }
-
-    pub fn remove_deployment(&mut self, key: &ObjectKey) -> Change {
-        self.deployments.remove(key, |it| &it.metadata);
-        Change::Deployment(key.clone())
-    }
-
-    pub fn apply_daemon(&mut self, daemon: DaemonSet) -> Change {
-        let (key, old, new) = self.daemons.put(daemon, |daemon| &daemon.metadata);
-        let new = Some(new);
-        Change::Daemon { key, old, new }
-    }
-
-    pub fn remove_daemon(&mut self, key: &ObjectKey) -> Change {
-        Change::Daemon {
-            key: key.clone(),
-            old: self.daemons.remove(key, |daemon| &daemon.metadata),
-            new: None,
-        }
+    /// An object of a kind that only these loops watch showed up, changed or went.
+    pub fn put<T: Kept>(&mut self, key: ObjectKey, object: Option<T>) -> Change {
+        T::change(T::filed_mut(self).put(key, object))
     }
 
     pub fn pod(&self, key: &ObjectKey) -> Option<&Arc<Pod>> {
@@ -199,6 +244,14 @@ impl Store {
 
     pub fn pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
         self.pods.values()
+    }
+
+    /// Pods of a namespace.
+    pub fn pods_in(&self, namespace: &str) -> impl Iterator<Item = &Pod> {
+        let first: PodKey = (namespace.into(), "".into());
+        let pods = self.pods.range(first.clone()..);
+        pods.take_while(move |(key, _)| key.0 == first.0)
+            .map(|(_, pod)| &**pod)
     }
 
     /// Pods that the object with this uid controls.
@@ -215,59 +268,6 @@ impl Store {
 
     pub fn nodes(&self) -> impl Iterator<Item = &Node> {
         self.nodes.values().map(|node| &**node)
-    }
-
-    pub fn set(&self, key: &ObjectKey) -> Option<&Arc<ReplicaSet>> {
-        self.sets.objects.get(key)
-    }
-
-    pub fn set_with_uid(&self, uid: &str) -> Option<&Arc<ReplicaSet>> {
-        self.sets.objects.get(self.sets.keys.get(uid)?)
-    }
-
-    /// ReplicaSets of a namespace, in order of name.
-    pub fn sets_in<'a>(
-        &'a self,
-        namespace: &'a str,
-    ) -> impl Iterator<Item = (&'a ObjectKey, &'a Arc<ReplicaSet>)> {
-        in_namespace(&self.sets.objects, namespace)
-    }
-
-    pub fn deployment(&self, key: &ObjectKey) -> Option<&Arc<Deployment>> {
-        self.deployments.objects.get(key)
-    }
-
-    pub fn deployment_with_uid(&self, uid: &str) -> Option<&ObjectKey> {
-        self.deployments.keys.get(uid)
-    }
-
-    /// Deployments of a namespace, in order of name.
-    pub fn deployments_in<'a>(
-        &'a self,
-        namespace: &'a str,
-    ) -> impl Iterator<Item = (&'a ObjectKey, &'a Arc<Deployment>)> {
-        in_namespace(&self.deployments.objects, namespace)
-    }
-
-    pub fn daemon(&self, key: &ObjectKey) -> Option<&Arc<DaemonSet>> {
-        self.daemons.objects.get(key)
-    }
-
-    pub fn daemon_with_uid(&self, uid: &str) -> Option<&ObjectKey> {
-        self.daemons.keys.get(uid)
-    }
-
-    /// All DaemonSets, in order.
-    pub fn daemons(&self) -> impl Iterator<Item = &ObjectKey> {
-        self.daemons.objects.keys()
-    }
-
-    /// DaemonSets of a namespace, in order of name.
-    pub fn daemons_in<'a>(
-        &'a self,
-        namespace: &'a str,
-    ) -> impl Iterator<Item = (&'a ObjectKey, &'a Arc<DaemonSet>)> {
-        in_namespace(&self.daemons.objects, namespace)
     }
 }
 
@@ -290,15 +290,6 @@ fn same_to_pods(one: &Node, other: &Node) -> bool {
 /// The key of an object.
 pub(super) fn key_of<K>(metadata: &Metadata<K>) -> ObjectKey {
     ObjectKey::new(&metadata.namespace, &metadata.name)
-}
-
-fn in_namespace<'a, T>(
-    objects: &'a BTreeMap<ObjectKey, T>,
-    namespace: &'a str,
-) -> impl Iterator<Item = (&'a ObjectKey, &'a T)> {
-    objects
-        .range(ObjectKey::new(namespace, "")..)
-        .take_while(move |(key, _)| key.namespace() == namespace)
 }
 
 #[cfg(test)]
@@ -341,14 +332,11 @@ mod tests {
     async fn namespaces_that_share_a_prefix_are_kept_apart() {
         let mut store = Store::new(Instant::now());
         for (namespace, name) in [("a", "x"), ("a-b", "y"), ("ab", "z")] {
-            store.apply_set(
-                serde_json::from_value(
-                    json!({ "metadata": { "namespace": namespace, "name": name, "uid": name } }),
-                )
-                .unwrap(),
-            );
+            let object = json!({ "metadata": { "namespace": namespace, "name": name, "uid": name } });
+            let set: ReplicaSet = serde_json::from_value(object).unwrap();
+            store.put(ObjectKey::new(namespace, name), Some(set));
         }
-        let found: Vec<&str> = store.sets_in("a").map(|(key, _)| key.name()).collect();
+        let found: Vec<&str> = store.sets.of_namespace("a").map(|(key, _)| key.name()).collect();
         assert_eq!(found, ["x"]);
     }
 }

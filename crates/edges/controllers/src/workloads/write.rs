@@ -6,8 +6,8 @@ use pointsman_api_client::{ApiError, DeleteOptions, ObjectKey, Patch, Resource};
 use pointsman_objects::OwnerReference;
 use pointsman_objects::metadata::{All, Metadata};
 use pointsman_slices::queue::Outcome;
-use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 /// The part of an answer that names what was written.
@@ -28,6 +28,18 @@ pub(super) struct Family<'a> {
     pub kind: &'static str,
     pub metadata: &'a Metadata<All>,
     pub children: Resource,
+}
+
+impl Family<'_> {
+    /// What an event about the controller refers to.
+    pub fn subject(&self) -> Subject {
+        subject(&self.api_version(), self.kind, self.metadata)
+    }
+
+    fn api_version(&self) -> String {
+        let Resource { group, version, .. } = self.resource;
+        format!("{group}/{version}")
+    }
 }
 
 /// A controller as it is now.
@@ -56,7 +68,7 @@ impl Edge {
                 return Ok(());
             }
         }
-        let owner = metadata.as_owner(family.kind);
+        let owner = metadata.as_owner(&family.api_version(), family.kind);
         for object in adopt {
             self.adopt(*children, namespace, object, &owner).await?;
         }
@@ -125,20 +137,21 @@ impl Edge {
         }
     }
 
-    /// Writes a status over the version it was decided from.
-    pub async fn write_status(
+    /// Writes a status, if there is one, over the version it was decided from.
+    pub async fn write_status<S: Serialize>(
         &self,
-        resource: Resource,
-        metadata: &Metadata<All>,
-        mut status: Value,
+        family: &Family<'_>,
+        old: &S,
+        status: Option<&S>,
     ) -> Result<(), ApiError> {
-        // A merge patch keeps what it does not name, so a list that became empty has to be named.
-        if status.get("conditions").is_none() {
-            status["conditions"] = Value::Null;
-        }
+        let Some(status) = status else { return Ok(()) };
+        let [old, mut status] =
+            [old, status].map(|status| serde_json::to_value(status).expect("a status always serializes"));
+        name_what_went(&old, &mut status);
+        let metadata = family.metadata;
         let patch =
             json!({ "metadata": { "resourceVersion": &*metadata.resource_version }, "status": status });
-        let api = self.client.api(resource, Some(&metadata.namespace));
+        let api = self.client.api(family.resource, Some(&metadata.namespace));
         let patch = Patch::Merge(patch.to_string().into_bytes());
         api.patch_status::<IgnoredAny>(&metadata.name, patch)
             .await
@@ -153,6 +166,16 @@ impl Edge {
             reason: reason.into(),
             message,
         });
+    }
+}
+
+/// A merge patch keeps what it does not name, so what went has to be named.
+fn name_what_went(old: &Value, new: &mut Value) {
+    let (Value::Object(old), Value::Object(new)) = (old, new) else {
+        return;
+    };
+    for (field, before) in old {
+        name_what_went(before, new.entry(field).or_insert(Value::Null));
     }
 }
 

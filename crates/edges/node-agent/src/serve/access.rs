@@ -49,21 +49,24 @@ pub(crate) struct Access {
 /// What the API server said about users, with all that it was asked with: the same name in other groups is another
 /// question.
 #[derive(Default)]
-struct Answers(BTreeMap<(User, &'static str), Remembered>);
+struct Answers(BTreeMap<(User, Right), Remembered>);
+
+/// A verb and a subresource of nodes.
+type Right = (&'static str, &'static str);
 
 impl Answers {
-    fn get(&self, user: &User, subresource: &'static str, now: Instant) -> Option<bool> {
-        let remembered = self.0.get(&(user.clone(), subresource))?;
+    fn get(&self, user: &User, right: Right, now: Instant) -> Option<bool> {
+        let remembered = self.0.get(&(user.clone(), right))?;
         (now < remembered.until).then_some(remembered.allowed)
     }
 
-    fn remember(&mut self, user: &User, subresource: &'static str, allowed: bool, now: Instant) {
+    fn remember(&mut self, user: &User, right: Right, allowed: bool, now: Instant) {
         if self.0.len() >= MOST {
             self.0.clear();
         }
         let until = now + if allowed { YES } else { NO };
         let remembered = Remembered { allowed, until };
-        self.0.insert((user.clone(), subresource), remembered);
+        self.0.insert((user.clone(), right), remembered);
     }
 }
 
@@ -87,16 +90,19 @@ struct ReviewStatus {
     allowed: bool,
 }
 
-/// The subresource of nodes that a path is authorized as (the kubelet's table).
-fn subresource(path: &str) -> &'static str {
-    match path {
+/// What a path is authorized as (the kubelet's table). Who talks to programs changes something, whatever the method of the
+/// request; with the kubelet, the right to read is enough for a WebSocket.
+fn right(path: &str) -> Right {
+    let subresource = match path {
+        "exec" | "attach" | "portForward" => return ("create", "proxy"),
         "metrics" => "metrics",
         "stats" => "stats",
         "logs" => "log",
         "configz" => "configz",
         "pods" => "pods",
         _ => "proxy",
-    }
+    };
+    ("get", subresource)
 }
 
 impl Access {
@@ -108,25 +114,25 @@ impl Access {
         }
     }
 
-    /// Whether a user may read what a path begins with.
+    /// Whether a user may do what a path begins with.
     pub(crate) async fn allows(&self, user: &User, path: &str) -> bool {
         // Who may do everything may do this too, even while no API server can be asked.
         if user.groups.iter().any(|group| group == "system:masters") {
             return true;
         }
-        let subresource = subresource(path);
+        let right = right(path);
         let now = Instant::now();
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let remembered = known().get(user, subresource, now);
+        let remembered = known().get(user, right, now);
         if let Some(allowed) = remembered {
             return allowed;
         }
-        let allowed = self.ask(user, subresource).await;
-        known().remember(user, subresource, allowed, now);
+        let allowed = self.ask(user, right).await;
+        known().remember(user, right, allowed, now);
         allowed
     }
 
-    async fn ask(&self, user: &User, subresource: &str) -> bool {
+    async fn ask(&self, user: &User, (verb, subresource): Right) -> bool {
         let mut groups: Vec<&str> = user.groups.iter().map(String::as_str).collect();
         groups.push("system:authenticated");
         let review = json!({
@@ -136,7 +142,7 @@ impl Access {
                 "user": user.name,
                 "groups": groups,
                 "resourceAttributes": {
-                    "verb": "get", "version": "v1", "resource": "nodes",
+                    "verb": verb, "version": "v1", "resource": "nodes",
                     "subresource": subresource, "name": self.node,
                 },
             },
@@ -169,14 +175,18 @@ mod tests {
         let now = Instant::now();
         let mut answers = Answers::default();
         let (ops, none) = (user("jane", &["ops"]), user("jane", &[]));
-        answers.remember(&ops, "proxy", true, now);
-        assert_eq!(answers.get(&ops, "proxy", now), Some(true));
-        assert_eq!(answers.get(&none, "proxy", now), None, "no longer in the group");
-        assert_eq!(answers.get(&ops, "log", now), None);
-        answers.remember(&none, "proxy", false, now);
-        assert_eq!(answers.get(&ops, "proxy", now), Some(true));
-        assert_eq!(answers.get(&none, "proxy", now), Some(false));
-        assert_eq!(answers.get(&none, "proxy", now + NO), None);
-        assert_eq!(answers.get(&ops, "proxy", now + YES), None);
+        answers.remember(&ops, ("get", "proxy"), true, now);
+        assert_eq!(answers.get(&ops, ("get", "proxy"), now), Some(true));
+        assert_eq!(
+            answers.get(&none, ("get", "proxy"), now),
+            None,
+            "no longer in the group"
+        );
+        assert_eq!(answers.get(&ops, ("create", "proxy"), now), None);
+        answers.remember(&none, ("get", "proxy"), false, now);
+        assert_eq!(answers.get(&ops, ("get", "proxy"), now), Some(true));
+        assert_eq!(answers.get(&none, ("get", "proxy"), now), Some(false));
+        assert_eq!(answers.get(&none, ("get", "proxy"), now + NO), None);
+        assert_eq!(answers.get(&ops, ("get", "proxy"), now + YES), None);
     }
 }

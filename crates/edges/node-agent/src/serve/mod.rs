@@ -13,6 +13,7 @@ pub(crate) use tls::{TlsError, server_config};
 
 use crate::agent::{FoundLog, Input, LogError, Question};
 use crate::metrics::Metrics;
+use crate::streams::Streams;
 use http::{Method, Request, Response, StatusCode};
 use pointsman_http::{Body, Connections, Incoming, Limits, reply, text};
 use serde::Serialize;
@@ -33,6 +34,7 @@ const CONNECTIONS: Limits = Limits {
 pub(crate) struct Server {
     pub(crate) inputs: mpsc::UnboundedSender<Input>,
     pub(crate) access: Access,
+    pub(crate) streams: Streams,
     pub(crate) metrics: Metrics,
     /// What `/configz` shows.
     pub(crate) configuration: Value,
@@ -51,27 +53,36 @@ impl Server {
             let server = self.clone();
             move |request| {
                 let (server, user) = (server.clone(), user.clone());
-                async move { server.handle(&request, (*user).as_ref()).await }
+                async move { server.handle(request, (*user).as_ref()).await }
             }
         };
         listening.serve_forever(listener, connected).await;
     }
 
-    async fn handle(&self, request: &Request<Incoming>, user: Option<&access::User>) -> Response<Body> {
-        let path = request.uri().path();
+    async fn handle(&self, request: Request<Incoming>, user: Option<&access::User>) -> Response<Body> {
+        let (path, method) = (request.uri().path().to_owned(), request.method().clone());
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
         let name = parts.first().copied().unwrap_or("");
         let response = self.answer(request, &parts, user).await;
-        let known = ["healthz", "metrics", "configz", "pods", "containerLogs"];
+        let known = [
+            "healthz",
+            "metrics",
+            "configz",
+            "pods",
+            "containerLogs",
+            "exec",
+            "attach",
+            "portForward",
+        ];
         let label = known.into_iter().find(|known| *known == name).unwrap_or("other");
         self.metrics
-            .request(request.method().as_str(), label, response.status().as_u16());
+            .request(method.as_str(), label, response.status().as_u16());
         response
     }
 
     async fn answer(
         &self,
-        request: &Request<Incoming>,
+        request: Request<Incoming>,
         parts: &[&str],
         user: Option<&access::User>,
     ) -> Response<Body> {
@@ -88,6 +99,9 @@ impl Server {
         {
             let message = format!("user {:?} may not ask this node for that", user.name);
             return text(StatusCode::FORBIDDEN, message);
+        }
+        if matches!(parts.first(), Some(&("exec" | "attach" | "portForward"))) {
+            return self.streams.answer(request, parts).await;
         }
         if request.method() != Method::GET {
             return text(StatusCode::METHOD_NOT_ALLOWED, "only GET is served");

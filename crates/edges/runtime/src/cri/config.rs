@@ -124,6 +124,9 @@ pub fn container(
         labels,
         annotations: spec.labels.clone(),
         log_path: log.display().to_string(),
+        stdin: spec.attachable.stdin,
+        stdin_once: spec.attachable.stdin_once,
+        tty: spec.attachable.tty,
         linux: Some(LinuxContainerConfig {
             resources: Some(resources(spec)),
             security_context: Some(security(spec, pod.network)),
@@ -217,7 +220,7 @@ pub fn container_id(container: &Container) -> Option<ContainerId> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Capabilities, Limits, Pull, User};
+    use crate::{Attachable, Capabilities, Limits, Pull, User};
     use std::path::Path;
 
     fn pod() -> SandboxSpec {
@@ -253,6 +256,7 @@ mod tests {
             limits: Limits::default(),
             security: Security::default(),
             termination_message: None,
+            attachable: Attachable::default(),
             labels: BTreeMap::new(),
         }
     }
@@ -307,10 +311,15 @@ mod tests {
             system_calls: SystemCalls::Ordinary,
         };
         strict.user.uid = Some(7);
+        strict.attachable.tty = true;
         strict.limits = Limits {
             cpu_millis: Some(250),
             memory_bytes: Some(1 << 20),
         };
+        let root = tempfile::tempdir().unwrap();
+        let layout = Layout::create(root.path()).unwrap();
+        let config = container(&strict, &pod(), &layout, "sha256:1".into(), Vec::new());
+        assert!(config.tty && !config.stdin);
         let (security, resources) = linux(&strict);
         assert!(security.no_new_privs && security.readonly_rootfs && !security.privileged);
         let capabilities = security.capabilities.unwrap();

@@ -256,6 +256,12 @@ messages! {
         annotations: BTreeMap<String, String>,
         #[prost(string, tag = "11")]
         log_path: String,
+        #[prost(bool, tag = "12")]
+        stdin: bool,
+        #[prost(bool, tag = "13")]
+        stdin_once: bool,
+        #[prost(bool, tag = "14")]
+        tty: bool,
         #[prost(message, optional, tag = "15")]
         linux: Option<LinuxContainerConfig>,
     }

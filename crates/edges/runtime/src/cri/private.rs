@@ -40,6 +40,11 @@ impl Private {
         self.directory.join(name)
     }
 
+    /// Where everything is.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// What the agent is told.
     pub fn endpoint(&self) -> String {
         format!("unix://{}", self.path("socket").display())

@@ -34,6 +34,7 @@ fn container(uid: &str, name: &str) -> ContainerSpec {
         limits: Limits::default(),
         security: Security::default(),
         termination_message: None,
+        attachable: Default::default(),
         labels: BTreeMap::new(),
     }
 }

@@ -99,6 +99,7 @@ mod tests {
             limits,
             security,
             termination_message: None,
+            attachable: Default::default(),
             labels: BTreeMap::new(),
         };
         match NOTHING.check(&spec) {

@@ -396,7 +396,7 @@ impl ProcessRuntime {
         Ok(())
     }
 
-    fn running(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+    pub(super) fn running(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         match self.inner.table.get(id).map(|state| state.status) {
             Some(ContainerStatus::Running { .. }) => Ok(()),
             Some(ContainerStatus::Exited(_)) => Err(RuntimeError::NotRunning(id.clone())),

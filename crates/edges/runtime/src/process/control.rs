@@ -33,7 +33,7 @@ pub async fn watch(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-async fn connect(directory: &Path) -> io::Result<UnixStream> {
+pub async fn connect(directory: &Path) -> io::Result<UnixStream> {
     // By way of a descriptor, because a socket's path may have 107 bytes only.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open(directory, flags, Mode::empty())?;
@@ -41,7 +41,7 @@ async fn connect(directory: &Path) -> io::Result<UnixStream> {
     UnixStream::connect(path).await
 }
 
-async fn read_reply(stream: &mut UnixStream) -> io::Result<Reply> {
+pub async fn read_reply(stream: &mut UnixStream) -> io::Result<Reply> {
     let length = stream.read_u32_le().await? as usize;
     if length > FRAME_MAX {
         return Err(io::Error::new(

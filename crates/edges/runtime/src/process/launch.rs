@@ -80,6 +80,7 @@ pub fn plan(
         hidden: layout.root().to_owned(),
         log: layout.log(&pod.spec, &spec.id),
         log_limit: defaults.log_limit,
+        attachable: spec.attachable,
     })
 }
 

@@ -15,6 +15,7 @@ pub(crate) mod layout;
 mod network;
 pub(crate) mod pod;
 pub(crate) mod record;
+mod session;
 mod shares;
 pub(crate) mod table;
 pub(crate) mod volume;
@@ -28,12 +29,14 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pointsman_fabric::Netns;
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use crate::shim::protocol::Root;
 use crate::{
-    AddressRange, ContainerId, ContainerSpec, ContainerState, Events, ExecOutcome, ExecRequest, Exit,
-    FileSet, Pending, PodState, PodUid, Runtime, RuntimeError, Sandbox, SandboxSpec, Signal, VolumeName,
+    AddressRange, Attachable, ContainerId, ContainerSpec, ContainerState, Events, ExecOutcome, ExecRequest,
+    Exit, FileSet, Pending, PodState, PodUid, Runtime, RuntimeError, Sandbox, SandboxSpec, Session,
+    SessionRequest, Signal, VolumeName,
 };
 pub use abilities::Abilities;
 use addresses::Addresses;
@@ -209,6 +212,21 @@ impl Runtime for ProcessRuntime {
     fn exec(&self, container: &ContainerId, request: ExecRequest) -> Pending<'_, ExecOutcome> {
         let container = container.clone();
         Box::pin(async move { self.exec_in(&container, request).await })
+    }
+
+    fn open(&self, container: &ContainerId, request: SessionRequest) -> Pending<'_, Session> {
+        let container = container.clone();
+        Box::pin(async move { self.open_in(&container, request).await })
+    }
+
+    fn attach(&self, container: &ContainerId, wants: Attachable) -> Pending<'_, Session> {
+        let container = container.clone();
+        Box::pin(async move { self.attach_to(&container, wants).await })
+    }
+
+    fn connect(&self, pod: &PodUid, port: u16) -> Pending<'_, TcpStream> {
+        let pod = pod.clone();
+        Box::pin(async move { self.connect_in(&pod, port).await })
     }
 
     fn remove_container(&self, container: &ContainerId) -> Pending<'_, ()> {

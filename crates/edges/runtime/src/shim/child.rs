@@ -35,6 +35,10 @@ pub struct Program<'a> {
     pub security: &'a Security,
     /// The `cgroup.procs` of the groups it joins.
     pub members: Vec<File>,
+    /// Where its input comes from; nowhere if `None`.
+    pub stdin: Option<OwnedFd>,
+    /// Whether that is the terminal of its session.
+    pub has_terminal: bool,
     /// Where its output goes.
     pub stdout: OwnedFd,
     /// Where its errors go.
@@ -60,8 +64,9 @@ pub fn start(program: Program<'_>) -> Result<u32, Failure> {
         .arg0(name)
         .args(&program.command[1..])
         .env_clear()
+        .envs(program.has_terminal.then_some(("TERM", "xterm")))
         .envs(program.env.iter().map(|(name, value)| (name, value)))
-        .stdin(Stdio::null())
+        .stdin(program.stdin.map_or_else(Stdio::null, Stdio::from))
         .stdout(program.stdout)
         .stderr(program.stderr);
     let credentials = Credentials::new(program.user, program.security);
@@ -70,6 +75,7 @@ pub fn start(program: Program<'_>) -> Result<u32, Failure> {
         program.members,
         credentials,
         program.working_dir.to_owned(),
+        program.has_terminal,
     );
     let child = command.spawn().map_err(|error| start_failure(name, &error))?;
     Ok(child.id())
@@ -78,13 +84,22 @@ pub fn start(program: Program<'_>) -> Result<u32, Failure> {
 /// What the child does between fork and exec, in an order that matters: a process may join a cgroup and
 /// change its groups only while it is still root, and a change of user forgets the death signal.
 #[expect(unsafe_code, reason = "a closure between fork and exec must be safe there")]
-fn become_program(command: &mut Command, members: Vec<File>, credentials: Credentials, directory: PathBuf) {
+fn become_program(
+    command: &mut Command,
+    members: Vec<File>,
+    credentials: Credentials,
+    directory: PathBuf,
+    has_terminal: bool,
+) {
     // A C string now, because nothing may be allocated then.
     let directory = std::ffi::CString::new(directory.into_os_string().into_encoded_bytes());
     let directory = directory.unwrap_or_else(|_| c"/".to_owned());
     let prepare = move || -> io::Result<()> {
         super::unblock_signals()?;
         rustix::process::setsid()?;
+        if has_terminal {
+            rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?;
+        }
         for mut group in &members {
             group.write_all(b"0")?;
         }

@@ -6,7 +6,6 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitStatus, kill_process_group};
@@ -14,6 +13,7 @@ use rustix::process::{Pid, Signal, WaitStatus, kill_process_group};
 use super::child::{self, Program};
 use super::failure::Failure;
 use super::protocol::{Launch, Reply, encode};
+use super::streams::{self, Streams};
 use crate::cgroup::Cgroup;
 use crate::{ExecEnd, StartFailure};
 
@@ -30,6 +30,8 @@ pub struct Exec {
     pub pipe: Option<File>,
     /// When it is killed.
     pub deadline: Option<Instant>,
+    /// Whether it goes with its connection.
+    pub is_held: bool,
     slot: Option<usize>,
     cap: usize,
     output: Vec<u8>,
@@ -86,6 +88,39 @@ impl Exec {
         slots: &mut Slots,
         now: Instant,
     ) -> Result<Self, Failure> {
+        let (stdout, stderr, pipe) = streams::joined(launch)?;
+        let streams = Streams::of_output(stdout, stderr);
+        let mut exec = Self::start_with(&asked.command, asked.connection, launch, groups, slots, streams)?;
+        exec.pipe = Some(pipe.into());
+        exec.deadline = asked
+            .timeout_ms
+            .map(|timeout| now + Duration::from_millis(timeout));
+        exec.cap = asked.output_cap.min(OUTPUT_MAX);
+        Ok(exec)
+    }
+
+    /// Starts a command whose streams somebody else holds.
+    pub fn open(
+        command: &[String],
+        connection: u64,
+        launch: &Launch,
+        groups: (Option<&Cgroup>, &[Cgroup]),
+        slots: &mut Slots,
+        streams: Streams,
+    ) -> Result<Self, Failure> {
+        let mut exec = Self::start_with(command, connection, launch, groups, slots, streams)?;
+        exec.is_held = true;
+        Ok(exec)
+    }
+
+    fn start_with(
+        command: &[String],
+        connection: u64,
+        launch: &Launch,
+        groups: (Option<&Cgroup>, &[Cgroup]),
+        slots: &mut Slots,
+        streams: Streams,
+    ) -> Result<Self, Failure> {
         let (container, limits) = groups;
         let setup = |error: std::io::Error| Failure::new(StartFailure::Setup, "preparing the command", error);
         let slot = container
@@ -100,20 +135,30 @@ impl Exec {
             .chain(limited)
             .collect::<std::io::Result<_>>();
         let members = members.map_err(setup)?;
-        let started = spawn(asked, launch, members);
+        let program = Program {
+            command,
+            env: &launch.env,
+            working_dir: &launch.working_dir,
+            user: &launch.user,
+            security: &launch.security,
+            members,
+            stdin: streams.stdin,
+            has_terminal: streams.is_terminal,
+            stdout: streams.stdout,
+            stderr: streams.stderr,
+        };
+        let started = child::start(program);
         if let (Err(_), Some(number)) = (&started, slot) {
             slots.give_back(number);
         }
-        let (pid, pipe) = started?;
         Ok(Self {
-            pid,
-            connection: asked.connection,
-            pipe: Some(pipe),
-            deadline: asked
-                .timeout_ms
-                .map(|timeout| now + Duration::from_millis(timeout)),
+            pid: started?,
+            connection,
+            pipe: None,
+            deadline: None,
+            is_held: false,
             slot,
-            cap: asked.output_cap.min(OUTPUT_MAX),
+            cap: 0,
             output: Vec::new(),
             truncated: false,
             timed_out: false,
@@ -149,6 +194,11 @@ impl Exec {
         }
         self.timed_out = true;
         self.deadline = None;
+        self.kill(slots);
+    }
+
+    /// Kills the command and all it started.
+    pub fn kill(&self, slots: &Slots) {
         let killed = self.slot.map(|number| slots.groups[number].0.kill());
         if !matches!(killed, Some(Ok(()))) {
             // Without a cgroup, what left the session goes when the container does.
@@ -180,21 +230,4 @@ impl Exec {
         answer.extend_from_slice(&self.output);
         answer
     }
-}
-
-fn spawn(asked: &Asked, launch: &Launch, members: Vec<File>) -> Result<(u32, File), Failure> {
-    let setup = |error: std::io::Error| Failure::new(StartFailure::Setup, "preparing the command", error);
-    let (read, write): (OwnedFd, OwnedFd) = super::pipe(launch).map_err(setup)?;
-    let stdout = write.try_clone().map_err(setup)?;
-    let program = Program {
-        command: &asked.command,
-        env: &launch.env,
-        working_dir: &launch.working_dir,
-        user: &launch.user,
-        security: &launch.security,
-        members,
-        stdout,
-        stderr: write,
-    };
-    Ok((child::start(program)?, read.into()))
 }

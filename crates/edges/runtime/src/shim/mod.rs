@@ -19,6 +19,8 @@ pub mod protocol;
 pub mod root;
 pub mod seccomp;
 pub mod serve;
+pub mod streams;
+pub mod taps;
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -33,12 +35,14 @@ use rustix::io::fcntl_dupfd_cloexec;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use serde::Serialize;
 
-use crate::StartFailure;
 use crate::cgroup::Cgroup;
+use crate::{Attachable, StartFailure};
 use failure::Failure;
 use log::{Lines, LogFile, Stream};
 use protocol::{Launch, Report, Running, file};
 use serve::{Output, Shim};
+use streams::Streams;
+use taps::Taps;
 
 /// The hidden subcommand.
 pub const SUBCOMMAND: &str = "shim";
@@ -118,8 +122,11 @@ fn start(directory: &Path, lock: OwnedFd) -> Result<Shim, Failure> {
     let limits = open_limits(&launch).map_err(setup("opening the groups that limit it"))?;
     enter_namespaces(&launch)?;
     root::enter(&launch, directory)?;
-    let (stdout, stdout_end) = pipe(&launch).map_err(setup("making a pipe"))?;
-    let (stderr, stderr_end) = pipe(&launch).map_err(setup("making a pipe"))?;
+    let Attachable { stdin, tty, .. } = launch.attachable;
+    let (streams, held) = match tty {
+        true => Streams::terminal(&launch).map(|(streams, master)| (streams, vec![master]))?,
+        false => Streams::piped(&launch, stdin)?,
+    };
     let members = cgroup
         .iter()
         .chain(&limits)
@@ -132,14 +139,17 @@ fn start(directory: &Path, lock: OwnedFd) -> Result<Shim, Failure> {
         user: &launch.user,
         security: &launch.security,
         members: members.map_err(setup("joining the cgroup"))?,
-        stdout: stdout_end,
-        stderr: stderr_end,
+        stdin: streams.stdin,
+        has_terminal: streams.is_terminal,
+        stdout: streams.stdout,
+        stderr: streams.stderr,
     };
     let pid = child::start(program)?;
     let running = Running {
         pid,
         started_at: SystemTime::now(),
     };
+    let (input, outputs) = own_ends(held, &launch).map_err(setup("making a pipe"))?;
     write_record(&records, file::RUNNING, &running).map_err(setup("writing down what was started"))?;
     Ok(Shim::new(serve::Parts {
         launch,
@@ -152,11 +162,23 @@ fn start(directory: &Path, lock: OwnedFd) -> Result<Shim, Failure> {
         cgroup,
         limits,
         log,
-        outputs: [
-            Output::new(Lines::new(Stream::Stdout), stdout),
-            Output::new(Lines::new(Stream::Stderr), stderr),
-        ],
+        input,
+        outputs,
+        taps: Taps::default(),
     }))
+}
+
+/// The input of the program, which is kept for those who attach, and its outputs.
+fn own_ends(held: Vec<OwnedFd>, launch: &Launch) -> io::Result<(Option<OwnedFd>, Vec<Output>)> {
+    let mut held = held.into_iter().peekable();
+    let input = match (held.peek(), launch.attachable) {
+        (Some(master), Attachable { tty: true, .. }) => Some(master.try_clone()?),
+        (_, Attachable { stdin: true, .. }) => held.next(),
+        _ => None,
+    };
+    let streams = [Stream::Stdout, Stream::Stderr].into_iter().map(Lines::new);
+    let outputs = streams.zip(held).map(|(lines, pipe)| Output::new(lines, pipe));
+    Ok((input, outputs.collect()))
 }
 
 /// Makes room for the exit record, so that it can be written when the disk has filled up.
@@ -243,10 +265,22 @@ fn unshare(flags: UnshareFlags) -> io::Result<()> {
 fn pipe(launch: &Launch) -> io::Result<(OwnedFd, OwnedFd)> {
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     rustix::io::ioctl_fionbio(&read, true)?;
+    give_to_user(launch, &write)?;
+    Ok((read, write))
+}
+
+/// A pipe that the container's user may open again as `/dev/stdin`.
+fn input(launch: &Launch) -> io::Result<(OwnedFd, OwnedFd)> {
+    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    rustix::io::ioctl_fionbio(&write, true)?;
+    give_to_user(launch, &read)?;
+    Ok((read, write))
+}
+
+fn give_to_user(launch: &Launch, stream: &OwnedFd) -> io::Result<()> {
     let (uid, gid) = (launch.user.uid, launch.user.gid);
     let owner = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
-    rustix::fs::fchown(&write, Some(owner.0), Some(owner.1))?;
-    Ok((read, write))
+    Ok(rustix::fs::fchown(stream, Some(owner.0), Some(owner.1))?)
 }
 
 /// Blocks all signals, so that none ends the shim, and returns a descriptor that reports ended children.

@@ -3,7 +3,8 @@
 //! The agent writes a [`Launch`] into the container's directory and starts the shim, which answers with
 //! one [`Report`] on its standard output. From then on the shim listens on a socket in that directory. A
 //! connection carries one [`Request`] and one [`Reply`], each a frame: its length in four bytes, low byte
-//! first, then JSON. The output of an exec follows its reply as it is.
+//! first, then JSON. The output of an exec follows its reply as it is. Descriptors of streams come with
+//! [`Reply::Opened`]; the connection then stays open, and what was started goes with it.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::mounts::Share;
-use crate::{ExecEnd, Security, StartFailure};
+use crate::{Attachable, ExecEnd, Security, StartFailure};
 
 /// Names of files in a container's directory.
 pub mod file {
@@ -73,6 +74,9 @@ pub struct Launch {
     pub log: PathBuf,
     /// How large it may grow before it is renamed to `.1`.
     pub log_limit: u64,
+    /// What clients can attach to besides its output.
+    #[serde(default)]
+    pub attachable: Attachable,
 }
 
 /// Where a container's processes are counted and killed.
@@ -153,6 +157,20 @@ pub enum Request {
         /// Bytes of output to keep.
         output_cap: usize,
     },
+    /// Run a command whose streams the agent holds. It is killed when the connection ends.
+    Open {
+        /// The program and its arguments.
+        command: Vec<String>,
+        /// Whether there is input.
+        stdin: bool,
+        /// Whether it has a terminal, which is all of its streams.
+        tty: bool,
+    },
+    /// Show what the main process writes from now on, until the connection ends.
+    Attach {
+        /// Whether input is sent, too.
+        stdin: bool,
+    },
 }
 
 /// What the shim answers.
@@ -172,6 +190,10 @@ pub enum Reply {
         /// How many bytes follow.
         output_len: usize,
     },
+    /// To [`Request::Open`], with descriptors: the terminal, or input (if there is one), output, errors. Followed by
+    /// [`Reply::Exec`] without output at the end. To [`Request::Attach`]: the terminal or the input, if there is one,
+    /// output, and errors unless there is a terminal.
+    Opened,
     /// The command could not be started.
     CannotStart {
         /// What was wrong.

@@ -15,10 +15,13 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, wait};
 
 use super::exec::{Asked, Exec, Slots};
+use super::failure::Failure;
 use super::log::{Lines, LogFile, timestamp};
 use super::protocol::{Launch, Reply, Request, Running, decode, encode, file};
+use super::streams::{self, Streams};
+use super::taps::Taps;
 use crate::cgroup::Cgroup;
-use crate::{Exit, ExitCause};
+use crate::{Attachable, Exit, ExitCause, StartFailure};
 
 /// How long the end may wait for processes that do not die at once, as those that wait for a disk.
 const LAST_WAIT: Duration = Duration::from_secs(10);
@@ -49,8 +52,12 @@ pub struct Parts {
     pub limits: Vec<Cgroup>,
     /// Where output goes.
     pub log: LogFile,
-    /// Standard output and standard error.
-    pub outputs: [Output; 2],
+    /// The program's input, for those who attach.
+    pub input: Option<OwnedFd>,
+    /// Standard output and standard error, or the terminal.
+    pub outputs: Vec<Output>,
+    /// Who else reads them.
+    pub taps: Taps,
 }
 
 /// One of the program's outputs.
@@ -138,6 +145,15 @@ impl Shim {
         for exec in &mut self.execs {
             exec.expire(&self.slots, now);
         }
+        // Nobody reads what a held command says when its connection has ended.
+        for connection in self.connections.iter().filter(|connection| connection.is_closed) {
+            let its = |exec: &&Exec| exec.is_held && exec.connection == connection.number;
+            self.execs
+                .iter()
+                .filter(its)
+                .for_each(|exec| exec.kill(&self.slots));
+            self.parts.taps.close(connection.number);
+        }
         self.connections.retain(|connection| !connection.is_closed);
     }
 
@@ -216,9 +232,16 @@ impl Shim {
                 output.pipe = None;
                 output.lines.finish(&time, &mut lines);
             }
-            Ok(length) => output.lines.feed(&buffer[..length], &time, &mut lines),
+            Ok(length) => {
+                output.lines.feed(&buffer[..length], &time, &mut lines);
+                self.parts.taps.copy(number, &buffer[..length]);
+            }
             Err(error) if is_passing(&error) => {}
-            Err(_) => output.pipe = None,
+            // As a terminal ends.
+            Err(_) => {
+                output.pipe = None;
+                output.lines.finish(&time, &mut lines);
+            }
         }
         self.parts.log.append(&lines, &time);
     }
@@ -289,15 +312,66 @@ impl Shim {
                 let groups = (self.parts.cgroup.as_ref(), self.parts.limits.as_slice());
                 match Exec::start(&asked, launch, groups, &mut self.slots, Instant::now()) {
                     Ok(exec) => return self.execs.push(exec),
-                    Err(failure) => Reply::CannotStart {
-                        reason: failure.reason,
-                        message: failure.message,
-                    },
+                    Err(failure) => cannot_start(failure),
                 }
             }
+            Request::Open { command, stdin, tty } => match self.open(&command, stdin, tty, connection) {
+                Ok(held) => return self.hand_over(connection, &held),
+                Err(failure) => cannot_start(failure),
+            },
+            Request::Attach { stdin } => match self.attach(stdin, connection) {
+                Ok(held) => return self.hand_over(connection, &held),
+                Err(error) => cannot_start(Failure::new(StartFailure::Setup, "attaching", error)),
+            },
         };
         if let Ok(answer) = encode(&reply) {
             self.answer(connection, &answer);
+        }
+    }
+
+    /// What somebody gets who attaches.
+    fn attach(&mut self, stdin: bool, connection: u64) -> io::Result<Vec<OwnedFd>> {
+        let Attachable { stdin_once, tty, .. } = self.parts.launch.attachable;
+        let mut held = Vec::new();
+        if tty || stdin {
+            // With its last copy the input ends.
+            let input = match stdin_once && !tty {
+                true => self.parts.input.take(),
+                false => self.parts.input.as_ref().map(OwnedFd::try_clone).transpose()?,
+            };
+            held.push(input.ok_or(io::ErrorKind::BrokenPipe)?);
+        }
+        for number in 0..self.parts.outputs.len() {
+            held.push(self.parts.taps.open(connection, number)?);
+        }
+        Ok(held)
+    }
+
+    /// Starts a command and returns the other ends of its streams.
+    fn open(
+        &mut self,
+        command: &[String],
+        stdin: bool,
+        tty: bool,
+        connection: u64,
+    ) -> Result<Vec<OwnedFd>, Failure> {
+        let launch = &self.parts.launch;
+        let groups = (self.parts.cgroup.as_ref(), self.parts.limits.as_slice());
+        let (streams, held) = match tty {
+            true => Streams::terminal(launch).map(|(streams, master)| (streams, vec![master]))?,
+            false => Streams::piped(launch, stdin)?,
+        };
+        let exec = Exec::open(command, connection, launch, groups, &mut self.slots, streams)?;
+        self.execs.push(exec);
+        Ok(held)
+    }
+
+    fn hand_over(&mut self, connection: u64, held: &[OwnedFd]) {
+        let mut connections = self.connections.iter_mut();
+        if let Some(connection) = connections.find(|candidate| candidate.number == connection) {
+            let sent =
+                encode(&Reply::Opened).and_then(|reply| streams::hand_over(&connection.stream, &reply, held));
+            connection.is_closed |= sent.is_err();
         }
     }
 
@@ -385,6 +459,13 @@ impl Shim {
             .read_to_end(&mut bytes)
             .ok()?;
         (!bytes.is_empty()).then(|| String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+fn cannot_start(failure: Failure) -> Reply {
+    Reply::CannotStart {
+        reason: failure.reason,
+        message: failure.message,
     }
 }
 

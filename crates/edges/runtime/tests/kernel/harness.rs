@@ -248,6 +248,7 @@ pub fn container(uid: &str, name: &str, command: &[&str]) -> ContainerSpec {
         limits: Limits::default(),
         security: Security::default(),
         termination_message: None,
+        attachable: Default::default(),
         labels: BTreeMap::from([("restarts".to_owned(), "0".to_owned())]),
     }
 }

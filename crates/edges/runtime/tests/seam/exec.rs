@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 for_both! {
     a_command_says_how_it_ended_and_what_it_wrote,
-    a_command_that_takes_too_long_ends_in_less_than_a_second,
+    a_command_that_takes_too_long_ends_early,
 }
 
 async fn a_command_says_how_it_ended_and_what_it_wrote(place: Place) {
@@ -39,15 +39,23 @@ async fn a_command_says_how_it_ended_and_what_it_wrote(place: Place) {
     place.remove("a").await;
 }
 
-async fn a_command_that_takes_too_long_ends_in_less_than_a_second(place: Place) {
+async fn a_command_that_takes_too_long_ends_early(place: Place) {
     let id = place.run("a", "exec sleep 76012").await;
-    let begun = Instant::now();
-    let outcome = place.exec(&id, "sleep 76013", Duration::from_millis(300)).await;
-    assert_eq!(outcome.end, ExecEnd::TimedOut);
-    let took = begun.elapsed();
+    let mut times = Vec::new();
+    // Limits are fractions of seconds and not rounded up; one try in five is undisturbed on a busy machine.
+    for _ in 0..5 {
+        let begun = Instant::now();
+        let outcome = place.exec(&id, "sleep 76013", Duration::from_millis(300)).await;
+        assert_eq!(outcome.end, ExecEnd::TimedOut);
+        times.push(begun.elapsed());
+        if times.iter().any(|took| *took < Duration::from_secs(1)) {
+            break;
+        }
+    }
+    assert!(times.iter().all(|took| *took >= Duration::from_millis(300)));
     assert!(
-        took >= Duration::from_millis(300) && took < Duration::from_secs(2),
-        "{took:?}"
+        times.iter().any(|took| *took < Duration::from_secs(1)),
+        "{times:?}"
     );
     // It is gone, and the container goes on.
     let ended = async {

@@ -5,8 +5,8 @@ use pointsman_harness::containerd::{BUSYBOX, Containerd};
 use pointsman_runtime::cri::{self, CriRuntime};
 use pointsman_runtime::process::{self, ProcessRuntime};
 use pointsman_runtime::{
-    ContainerId, ContainerName, ContainerSpec, ContainerStatus, ExecOutcome, ExecRequest, Exit, Limits,
-    MountSpec, Network, PodUid, Pull, Runtime, Sandbox, SandboxSpec, Security, User, VolumeName,
+    Attachable, ContainerId, ContainerName, ContainerSpec, ContainerStatus, ExecOutcome, ExecRequest, Exit,
+    Limits, MountSpec, Network, PodUid, Pull, Runtime, Sandbox, SandboxSpec, Security, User, VolumeName,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -86,6 +86,7 @@ impl Place {
             limits: Limits::default(),
             security: Security::default(),
             termination_message: None,
+            attachable: Attachable::default(),
             labels: BTreeMap::from([("restarts".to_owned(), attempt.to_string())]),
         }
     }

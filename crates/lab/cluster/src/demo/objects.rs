@@ -3,7 +3,8 @@
 use super::Stage;
 use crate::rollout::{self, is_rolled_out};
 use anyhow::{Context, bail};
-use pointsman_api_client::{ApiError, Client, DeleteOptions, Patch, Resource};
+use pointsman_api_client::{ApiError, Client, DeleteOptions, Patch, Resource, Scope};
+use pointsman_objects::names::SERVICE_NAME_LABEL;
 use pointsman_objects::{Node, Pod};
 use serde_json::{Value, json};
 use std::net::IpAddr;
@@ -101,6 +102,19 @@ pub fn is_well(pod: &Pod) -> bool {
 /// The pods of the demonstration, in order of name.
 pub async fn pods(client: &Client) -> anyhow::Result<Vec<Pod>> {
     Ok(rollout::pods(client, NAMESPACE, NAME).await?)
+}
+
+/// Whether a pod on this node is among the endpoints that are used.
+pub async fn sends_to(client: &Client, node: &str) -> anyhow::Result<bool> {
+    let mut scope = Scope::all(Resource::ENDPOINT_SLICES).labels(&format!("{SERVICE_NAME_LABEL}={NAME}"));
+    scope.namespace = Some(NAMESPACE.to_owned());
+    let slices: Vec<Value> = client.list(&scope).await?;
+    let endpoints = slices
+        .iter()
+        .filter_map(|slice| slice["endpoints"].as_array())
+        .flatten();
+    let mut there = endpoints.filter(|endpoint| endpoint["nodeName"] == *node);
+    Ok(there.any(|endpoint| endpoint["conditions"]["ready"] == true))
 }
 
 /// Whether the Node says that it is ready.

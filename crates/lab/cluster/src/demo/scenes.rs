@@ -133,6 +133,15 @@ async fn lost_node(stage: &Stage, loads: &Generators) -> anyhow::Result<String> 
     };
     let cut = Instant::now();
     network::set_cable(&stage.plan, &victim.port, false)?;
+    let withdrawn = until("nobody is sent to its pods", async || {
+        Ok(!objects::sends_to(&stage.client, VICTIM).await?)
+    })
+    .await;
+    let out = cut.elapsed();
+    // Everybody knows. Requests that were under way fail within their time; any later one would mean that
+    // rules still lead to the node.
+    tokio::time::sleep(TIMEOUT + Duration::from_millis(500)).await;
+    let before = loads.lost(VICTIM);
     let noticed = until("the node is called unreachable", async || {
         Ok(!objects::is_node_ready(&stage.client, VICTIM).await?)
     })
@@ -145,21 +154,21 @@ async fn lost_node(stage: &Stage, loads: &Generators) -> anyhow::Result<String> 
     })
     .await;
     let known = cut.elapsed();
-    // Everybody knows. Requests that were under way fail within their time; any later one would mean that
-    // rules still lead to the node.
-    tokio::time::sleep(TIMEOUT + Duration::from_millis(500)).await;
-    let before = loads.lost(VICTIM);
     tokio::time::sleep(Duration::from_secs(3)).await;
     let after = loads.lost(VICTIM) - before;
     network::set_cable(&stage.plan, &victim.port, true)?;
-    noticed.and(unready)?;
+    withdrawn.and(noticed).and(unready)?;
     until("the node is back", async || {
         let pods = objects::pods(&stage.client).await?;
         let is_back = objects::is_node_ready(&stage.client, VICTIM).await?;
         Ok(is_back && pods.iter().filter(|pod| objects::is_well(pod)).count() as u64 == objects::REPLICAS)
     })
     .await?;
-    Ok(format!("known after {}; lost later: {after}", seconds(known)))
+    Ok(format!(
+        "out of use after {}, called unreachable after {}; lost later: {after}",
+        seconds(out),
+        seconds(known)
+    ))
 }
 
 async fn profile(stage: &Stage) -> anyhow::Result<String> {

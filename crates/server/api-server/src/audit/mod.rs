@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub fn record(log: &Arc<Log>, trail: Trail, reply: &mut Reply) {
     let now = Timestamp::now();
     match &mut reply.held {
-        Some(held) if reply.body.is_stream() => {
+        Some(held) if reply.body.is_stream() || reply.tunnel.is_some() => {
             log.write(&trail.event(Stage::ResponseStarted, now));
             let ending = Ending {
                 log: log.clone(),

@@ -7,6 +7,7 @@
 
 use super::authn::{AUTHENTICATED, MASTERS, NODES, UNAUTHENTICATED};
 use super::rbac::{self, Rule, covers};
+use own::{controller_rules, dns_rules, sli_rules};
 use pointsman_rules::value::{self, at, list_at, str_at};
 use serde_json::{Value, json};
 
@@ -88,6 +89,7 @@ pub fn defaults() -> Vec<Value> {
         ),
     ]);
     objects.extend(leader_election());
+    objects.extend(withdrawn_nodes());
     objects.extend(super::roles::of_programs());
     objects
 }
@@ -243,7 +245,18 @@ fn edit_rules() -> Vec<Value> {
             ],
             WRITE,
         ),
-        // Whoever may edit may also read Secrets; whoever may only view may not.
+        // Whoever may edit may also talk to what runs; whoever may only view may not.
+        rule(
+            &[""],
+            &["pods/attach", "pods/exec", "pods/portforward"],
+            &["create", "get"],
+        ),
+        rule(
+            &[""],
+            &["pods/proxy", "services/proxy"],
+            &[&["get"], WRITE].concat(),
+        ),
+        // They may read Secrets too.
         rule(&[""], &["secrets"], READ),
         rule(&[""], &["serviceaccounts/token"], &["create"]),
         rule(&[""], &["pods/eviction"], &["create"]),
@@ -277,7 +290,7 @@ fn edit_rules() -> Vec<Value> {
 
 /// What a node agent needs; [`super::node_restriction`] narrows it to the agent's own node.
 fn node_rules() -> Vec<Value> {
-    vec![
+    let mut rules = vec![
         rule(
             &[""],
             &["nodes"],
@@ -317,10 +330,11 @@ fn node_rules() -> Vec<Value> {
             &["certificatesigningrequests", "podcertificaterequests"],
             &["create", "get", "list", "watch"],
         ),
-        // Who may ask the agent itself for logs and metrics is decided here.
-        rule(&[AUTHORIZATION], &["subjectaccessreviews"], &["create"]),
         events(),
-    ]
+    ];
+    // Who may ask the agent itself for logs and metrics, and who that is, is decided here.
+    rules.extend(delegation());
+    rules
 }
 
 /// What is needed to let the server say who may read a role's metrics.
@@ -353,96 +367,39 @@ fn kubelet_client_rules() -> Vec<Value> {
         "nodes/proxy",
         "nodes/stats",
     ];
-    vec![rule(&[""], &parts, &["get"])]
-}
-
-fn controller_rules() -> Vec<Value> {
     vec![
-        rule(&[""], &["services", "namespaces"], READ),
-        // Node lifecycle writes taints and conditions, and removes nothing.
-        rule(&[""], &["nodes"], &["get", "list", "watch", "update", "patch"]),
-        rule(&[""], &["nodes/status"], &["update", "patch"]),
-        // ReplicaSets create and delete pods, taint eviction and pod collection delete them.
-        rule(
-            &[""],
-            &["pods"],
-            &["get", "list", "watch", "create", "update", "patch", "delete"],
-        ),
-        rule(&[""], &["pods/status"], &["update", "patch"]),
-        rule(&[""], &["pods/binding", "pods/eviction"], &["create"]),
-        rule(
-            &[DISCOVERY],
-            &["endpointslices"],
-            &[READ, &["create", "update", "patch", "delete"]].concat(),
-        ),
-        // Kept for readers that know nothing newer than Endpoints.
-        rule(
-            &[""],
-            &["endpoints"],
-            &[READ, &["create", "update", "patch", "delete"]].concat(),
-        ),
-        rule(
-            &[APPS],
-            &["daemonsets", "deployments"],
-            &["get", "list", "watch", "update", "patch"],
-        ),
-        rule(
-            &[APPS],
-            &["daemonsets/status", "deployments/status", "replicasets/status"],
-            &["update", "patch"],
-        ),
-        rule(
-            &[APPS],
-            &["replicasets"],
-            &["get", "list", "watch", "create", "update", "patch", "delete"],
-        ),
-        // Latency profiles are read, and their progress reported.
-        rule(&["config.openshift.io"], &["nodes"], READ),
-        rule(&["config.openshift.io"], &["nodes/status"], &["update", "patch"]),
-        rule(&[""], &["configmaps"], READ),
-        // Heartbeats of all nodes are watched; only leader election writes leases.
-        rule(&[COORDINATION], &["leases"], READ),
-        rule(&[AUTHENTICATION], &["tokenreviews"], &["create"]),
-        rule(&[AUTHORIZATION], &["subjectaccessreviews"], &["create"]),
-        events(),
-    ]
-}
-
-fn sli_rules() -> Vec<Value> {
-    vec![
-        rule(&[""], &["services", "pods", "nodes"], LIST_WATCH),
-        rule(&[DISCOVERY], &["endpointslices"], LIST_WATCH),
-        rule(&[""], &["nodes/metrics"], &["get"]),
-        paths(&["/metrics", "/watermark", "/clock"], &["get"]),
-        // The latency profile and how far it is rolled out.
-        rule(&["config.openshift.io"], &["nodes"], READ),
-        rule(&["", EVENTS], &["events"], &["create", "patch"]),
-    ]
-}
-
-fn dns_rules() -> Vec<Value> {
-    vec![
-        rule(&[""], &["services"], LIST_WATCH),
-        rule(&[DISCOVERY], &["endpointslices"], LIST_WATCH),
-        // Who reads its metrics is for the server to say.
-        rule(&[AUTHENTICATION], &["tokenreviews"], &["create"]),
-        rule(&[AUTHORIZATION], &["subjectaccessreviews"], &["create"]),
+        rule(&[""], &parts, &["get"]),
+        // To talk to programs in pods.
+        rule(&[""], &["nodes/proxy"], &["create"]),
     ]
 }
 
 /// Leases, and the profile's settings, that controllers write in `kube-system`.
 fn leader_election() -> Vec<Value> {
-    let name = "system:pointsman-controllers";
-    let rules = vec![
+    let rules = json!([
         rule(&[COORDINATION], &["leases"], &["create", "update", "patch"]),
         // Creation cannot be limited by name.
         rule(&[""], &["configmaps"], &["create"]),
-        json!({
+        {
             "apiGroups": [""], "resources": ["configmaps"], "verbs": ["update", "patch"],
             "resourceNames": PROFILE_MAPS,
-        }),
-    ];
-    let subjects = json!([{"apiGroup": rbac::GROUP, "kind": "User", "name": name}]);
+        },
+    ]);
+    let name = "system:pointsman-controllers";
+    in_kube_system(name, &rules, name)
+}
+
+/// The list of withdrawn nodes, for proxies that end connections to them.
+fn withdrawn_nodes() -> Vec<Value> {
+    let rules = json!([{
+        "apiGroups": [COORDINATION], "resources": ["leases"], "verbs": READ,
+        "resourceNames": [pointsman_protocol::peers::LIST_LEASE],
+    }]);
+    in_kube_system("system:node-proxier", &rules, "system:kube-proxy")
+}
+
+fn in_kube_system(name: &str, rules: &Value, user: &str) -> Vec<Value> {
+    let subjects = json!([{"apiGroup": rbac::GROUP, "kind": "User", "name": user}]);
     let role = json!({"apiGroup": rbac::GROUP, "kind": "Role", "name": name});
     let mut objects = vec![
         object("Role", name, json!({"rules": rules})),
@@ -580,5 +537,6 @@ fn add_missing(result: &mut Value, wanted: &Value, path: &[&str]) {
     }
 }
 
+mod own;
 #[cfg(test)]
 mod tests;

@@ -264,6 +264,15 @@ pub fn done_path(pki: &Path) -> PathBuf {
     pki.join("encryption.done")
 }
 
+/// Takes back what [`done_path`] says: it is not known to be true of the store that is there now.
+pub fn forget_done(pki: &Path) -> Result<(), KeyError> {
+    let path = done_path(pki);
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at(&path)(error)),
+        _ => Ok(()),
+    }
+}
+
 /// A short name of a key, which tells nothing about it.
 pub fn id(key: &[u8]) -> String {
     let hash = digest(&SHA256, key);

@@ -20,6 +20,7 @@ pub mod keyring;
 pub mod kubeconfig;
 pub mod node_graph;
 pub mod node_restriction;
+mod node_volumes;
 pub mod pki;
 pub mod rbac;
 pub mod reviews;

@@ -19,6 +19,7 @@ const SECRETS: &str = "secrets";
 const CONFIG_MAPS: &str = "configmaps";
 const ACCOUNTS: &str = "serviceaccounts";
 const CLAIMS: &str = "persistentvolumeclaims";
+const RESOURCE_CLAIMS: &str = "resourceclaims";
 
 /// What pods name, by the node that they are bound to.
 #[derive(Debug, Default)]
@@ -60,6 +61,25 @@ impl NodeGraph {
                 .iter()
                 .any(|(kind, named)| *kind == resource && named == name)
         })
+    }
+
+    /// Whether the pod is bound to `node`.
+    pub fn runs(&self, node: &str, pod: &str, uid: &str) -> bool {
+        let graph = self.0.read();
+        let found = graph.pods.get(pod);
+        found.is_some_and(|(known, on)| known == uid && on == node)
+    }
+
+    /// Namespace and name of every volume claim that pods of `node` name.
+    pub fn claims(&self, node: &str) -> Vec<(String, String)> {
+        let graph = self.0.read();
+        let pods = graph.nodes.get(node).into_iter().flatten();
+        let named = pods.flat_map(|(key, names)| {
+            let namespace = key.split('/').next().unwrap_or_default();
+            let claims = names.iter().filter(|(kind, _)| *kind == CLAIMS);
+            claims.map(move |(_, name)| (namespace.to_owned(), name.clone()))
+        });
+        named.collect()
     }
 
     fn update(&self, object: &Object) {
@@ -127,6 +147,13 @@ fn references(pod: &Value) -> Box<[Reference]> {
             }
         }
     }
+    for claim in list_at(pod, &["spec", "resourceClaims"]) {
+        add(RESOURCE_CLAIMS, str_at(claim, &["resourceClaimName"]));
+    }
+    // Those made from templates are there before the pod is bound.
+    for claim in list_at(pod, &["status", "resourceClaimStatuses"]) {
+        add(RESOURCE_CLAIMS, str_at(claim, &["resourceClaimName"]));
+    }
     for volume in list_at(pod, &["spec", "volumes"]) {
         add(SECRETS, str_at(volume, &["secret", "secretName"]));
         add(CONFIG_MAPS, str_at(volume, &["configMap", "name"]));
@@ -178,7 +205,9 @@ mod tests {
                     {"name": "d", "csi": {"nodePublishSecretRef": {"name": "csi-s"}}},
                     {"name": "e", "ephemeral": {}},
                 ],
+                "resourceClaims": [{"name": "gpu", "resourceClaimName": "fixed"}],
             },
+            "status": {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "made"}]},
         });
         let stored = stored::encode(kind, &value);
         Object::from_stored(kind, "d/p".into(), &stored, Revision(1), EventType::Added).unwrap()
@@ -198,6 +227,7 @@ mod tests {
             (CONFIG_MAPS, &["env-m", "from-m", "pro-m"]),
             (ACCOUNTS, &["robot"]),
             (CLAIMS, &["claim", "p-e"]),
+            (RESOURCE_CLAIMS, &["fixed", "made"]),
         ] {
             for name in names {
                 assert!(graph.relates("n1", resource, "d", name), "{resource} {name}");
@@ -209,6 +239,10 @@ mod tests {
         assert!(!graph.relates("n1", SECRETS, "d", "other"));
         assert!(!graph.relates("n1", SECRETS, "d", "env-m"), "of another kind");
         assert!(!graph.relates("n1", SECRETS, "d", ""), "of no name");
+        assert!(
+            graph.runs("n1", "d/p", "u1") && !graph.runs("n2", "d/p", "u1") && !graph.runs("n1", "d/p", "u2")
+        );
+        assert_eq!(graph.claims("n1").len(), 2);
     }
 
     #[test]

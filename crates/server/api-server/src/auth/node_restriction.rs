@@ -11,6 +11,8 @@
 //!   pinned to the node by the field selector `spec.nodeName`.
 //! - Secret, ConfigMap, ServiceAccount and PersistentVolumeClaim: reads of those that its pods name
 //!   ([`super::node_graph`]), one at a time; PersistentVolumes of such claims; the settings of agents.
+//! - ResourceClaim: likewise. VolumeAttachment: reads of those to it. CSINode: its own. ResourceSlice: writes of its own.
+//! - PodCertificateRequest: those of its own pods; a list or watch pinned as for pods.
 //! - Tokens: of the accounts of its pods, bound to the pod.
 //! - Everything else is left to authorization; the node's role allows creating and patching
 //!   events, and reading services and endpointslices.
@@ -68,8 +70,40 @@ pub fn check(request: &Request<'_>) -> Result<(), String> {
         kind if kind == &kinds::POD => check_pod(node, request),
         kind if kind == &kinds::LEASE => check_lease(node, request),
         kind if is_named_by_pods(kind) => check_named(node, request),
-        _ => Ok(()),
+        kind => check_others(node, kind, request),
     }
+}
+
+/// Whether an object says that it is about the node.
+fn is_about(node: &str, object: Option<&Value>) -> bool {
+    object.is_some_and(|object| str_at(object, &["spec", "nodeName"]) == node)
+}
+
+/// What kubelets read and write about storage, devices and certificates.
+fn check_others(node: &str, kind: &Kind, request: &Request<'_>) -> Result<(), String> {
+    let reads = matches!(request.verb, "get" | "list" | "watch");
+    let (old, new) = (request.old, request.new);
+    let own = match (kind.group, kind.plural, request.verb) {
+        ("storage.k8s.io", "csinodes", _) => request.name == node,
+        ("storage.k8s.io", "volumeattachments", "get") => is_about(node, old),
+        ("storage.k8s.io", "volumeattachments", _) => false,
+        ("resource.k8s.io", "resourceslices", _) if !reads => [old, new]
+            .into_iter()
+            .flatten()
+            .all(|slice| is_about(node, Some(slice))),
+        ("certificates.k8s.io", "podcertificaterequests", verb) => match verb {
+            "create" => is_about(node, new) && request.related,
+            "get" => is_about(node, old),
+            "list" | "watch" => request.field_selector_node == Some(node),
+            _ => false,
+        },
+        _ => return Ok(()),
+    };
+    if own {
+        return Ok(());
+    }
+    let (verb, plural) = (request.verb, kind.plural);
+    Err(format!("node {node:?} can only {verb} {plural} of its own"))
 }
 
 /// Whether nodes may read objects of the kind because their pods name them.
@@ -81,7 +115,8 @@ pub fn is_named_by_pods(kind: &Kind) -> bool {
         "persistentvolumeclaims",
         "persistentvolumes",
     ];
-    kind.group.is_empty() && plurals.contains(&kind.plural)
+    let claims = ("resource.k8s.io", "resourceclaims");
+    kind.group.is_empty() && plurals.contains(&kind.plural) || (kind.group, kind.plural) == claims
 }
 
 fn check_named(node: &str, request: &Request<'_>) -> Result<(), String> {
@@ -96,8 +131,14 @@ fn check_named(node: &str, request: &Request<'_>) -> Result<(), String> {
 }
 
 /// Whether a node may have the token that it asks for; `pod` is the one it is to be bound to. It is for whom a volume of
-/// the pod asks one; `own` is whom tokens are for that name nobody.
-pub fn check_token(user: &User, asked: &Value, pod: Option<&Value>, own: &[String]) -> Result<(), String> {
+/// the pod asks one, or the `drivers` of its volumes; `own` is whom tokens are for that name nobody.
+pub fn check_token(
+    user: &User,
+    asked: &Value,
+    pod: Option<&Value>,
+    own: &[String],
+    drivers: &[Value],
+) -> Result<(), String> {
     if !applies(user) {
         return Ok(());
     }
@@ -112,6 +153,11 @@ pub fn check_token(user: &User, asked: &Value, pod: Option<&Value>, own: &[Strin
     let sources = volumes.flat_map(|volume| list_at(volume, &["projected", "sources"]));
     let tokens: Vec<&Value> = sources
         .filter_map(|source| at(source, &["serviceAccountToken"]))
+        .chain(
+            drivers
+                .iter()
+                .flat_map(|driver| list_at(driver, &["spec", "tokenRequests"])),
+        )
         .collect();
     for audience in list_at(asked, &["spec", "audiences"])
         .iter()

@@ -430,6 +430,13 @@ fn split_pem(bundle: &str) -> impl Iterator<Item = String> {
     parts.map(|part| format!("{part}\n"))
 }
 
+/// The certificate of an authority that can vouch for nobody: its key is forgotten before anybody has seen it.
+pub fn forgotten_authority(name: &str, now: SystemTime) -> Result<String, PkiError> {
+    let mut params = authority_params(name);
+    set_life(&mut params, now, CA_LIFE);
+    Ok(params.self_signed(&KeyPair::generate()?)?.pem())
+}
+
 fn authority_params(name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();

@@ -104,20 +104,32 @@ pub async fn run(server: &Server, advertised: Option<SocketAddr>) -> Result<(), 
 
 /// Says by whose certificates clients are known, where programs that ask this server about their own clients look:
 /// kube-scheduler and kube-controller-manager do, and log an error until they find it.
-pub async fn publish_client_authorities(server: &Server, pem: &str) -> Result<(), ApiError> {
+///
+/// They also want to know who may hand on requests in the names of others. Here nobody does, which cannot be said by
+/// leaving it out: it is said by `forgotten`, an authority without a key. One that is there already stays.
+pub async fn publish_client_authorities(server: &Server, pem: &str, forgotten: &str) -> Result<(), ApiError> {
     let wanted = json!({
         "kind": "ConfigMap", "apiVersion": "v1",
         "metadata": {"namespace": "kube-system", "name": "extension-apiserver-authentication"},
-        "data": {"client-ca-file": pem},
     });
-    ensure(server, &wanted, |existing| match existing {
-        Some(existing) if existing["data"]["client-ca-file"] == pem => None,
-        Some(existing) => {
-            let mut object = existing.clone();
-            object["data"]["client-ca-file"] = pem.into();
-            Some(object)
+    ensure(server, &wanted, |existing| {
+        let mut object = existing.unwrap_or(&wanted).clone();
+        if !object["data"].is_object() {
+            object["data"] = json!({});
         }
-        None => Some(wanted.clone()),
+        object["data"]["client-ca-file"] = pem.into();
+        if object["data"]["requestheader-client-ca-file"].is_null() {
+            for (key, value) in [
+                ("client-ca-file", forgotten),
+                ("allowed-names", r#"["front-proxy-client"]"#),
+                ("username-headers", r#"["X-Remote-User"]"#),
+                ("group-headers", r#"["X-Remote-Group"]"#),
+                ("extra-headers-prefix", r#"["X-Remote-Extra-"]"#),
+            ] {
+                object["data"][format!("requestheader-{key}")] = value.into();
+            }
+        }
+        (existing != Some(&object)).then_some(object)
     })
     .await
 }

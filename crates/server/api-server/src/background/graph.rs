@@ -38,6 +38,13 @@ pub struct Meta {
     pub finalizers: Vec<String>,
 }
 
+impl Meta {
+    /// Whether it is deleted, and there until its dependents are gone.
+    fn waits(&self) -> bool {
+        self.deletion_timestamp.is_some() && self.finalizers.iter().any(|held| held == FOREGROUND)
+    }
+}
+
 /// The next step for one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -173,7 +180,10 @@ impl Graph {
             (true, true) => Step::Nothing,
             (true, false) => Step::Release { owners: others },
             (false, _) => {
-                let foreground = waiting && self.dependents_of(&meta.uid).next().is_some();
+                // One whose dependents wait already closes a circle: if it waited too, none of them would ever go.
+                let waits = |dependent| self.objects.get(dependent).is_some_and(Meta::waits);
+                let circle = self.dependents_of(&meta.uid).any(waits);
+                let foreground = waiting && !circle && self.dependents_of(&meta.uid).next().is_some();
                 Step::Delete {
                     uid: meta.uid.clone(),
                     foreground,
@@ -188,14 +198,8 @@ impl Graph {
             return Owner::Solid;
         };
         match self.objects.get(&place) {
-            Some(owner) if owner.uid == reference.uid => {
-                let foreground = owner.finalizers.iter().any(|held| held == FOREGROUND);
-                if owner.deletion_timestamp.is_some() && foreground {
-                    Owner::Waiting
-                } else {
-                    Owner::Solid
-                }
-            }
+            Some(owner) if owner.uid == reference.uid && owner.waits() => Owner::Waiting,
+            Some(owner) if owner.uid == reference.uid => Owner::Solid,
             _ => Owner::Gone,
         }
     }
@@ -308,6 +312,34 @@ mod tests {
             }
         }
         steps
+    }
+
+    #[test]
+    fn a_circle_of_owners_is_cut_where_it_closes() {
+        let mut graph = Graph::default();
+        let ring = [
+            ("a", "ua", ("c", "uc")),
+            ("b", "ub", ("a", "ua")),
+            ("c", "uc", ("b", "ub")),
+        ];
+        for (name, uid, owner) in ring {
+            graph.observe(set(name), Some(owned(uid, &[owner])));
+        }
+        drained(&mut graph);
+        let mut seen = Vec::new();
+        // What the server would do: one in the foreground waits, others are gone at once.
+        graph.observe(set("a"), Some(deleting(owned("ua", &[("c", "uc")]), FOREGROUND)));
+        while let Some((at, step)) = drained(&mut graph).pop() {
+            let (name, uid, owner) = ring.into_iter().find(|(name, ..)| set(name) == at).unwrap();
+            match &step {
+                Step::Delete { foreground: true, .. } => {
+                    graph.observe(at, Some(deleting(owned(uid, &[owner]), FOREGROUND)));
+                }
+                _ => graph.observe(at, None),
+            }
+            seen.push((name, matches!(step, Step::Delete { .. })));
+        }
+        assert_eq!(seen, [("b", true), ("c", true), ("b", false), ("a", false)]);
     }
 
     #[test]

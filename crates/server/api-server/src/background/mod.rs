@@ -44,6 +44,7 @@ pub fn internal(method: Method, kind: &'static Kind, namespace: &str, name: Opti
         accept: None,
         content_type: String::new(),
         body: Bytes::new(),
+        head: None,
         work: Arc::default(),
         now: Timestamp::now(),
     }

@@ -10,7 +10,7 @@ use crate::write::subresource;
 use http::Method;
 use pointsman_rules::kind::Subresource;
 use pointsman_rules::value::{list_at, set};
-use pointsman_rules::{ApiError, kinds};
+use pointsman_rules::{ApiError, Kind, kinds};
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,13 +46,31 @@ pub async fn run(server: Arc<Server>) {
     }
 }
 
-/// Deletes what is left; returns whether nothing was.
+/// Deletes what is left; returns whether nothing was. Pods go first, and while one is there everything else stays:
+/// until they have ended, they need what protects them (network policies) and what they use.
 async fn terminate(server: &Server, namespace: &Object) -> Result<bool, ApiError> {
+    let is_pods = |kind: &Kind| kind.group.is_empty() && kind.plural == "pods";
+    let mut left = empty(server, namespace, is_pods).await?;
+    if left == 0 {
+        left = empty(server, namespace, |kind| !is_pods(kind)).await?;
+    }
+    if left == 0 {
+        finalize(server, namespace).await?;
+    }
+    Ok(left == 0)
+}
+
+/// Deletes the objects of the kinds that are meant; returns how many there were.
+async fn empty(
+    server: &Server,
+    namespace: &Object,
+    meant: impl Fn(&Kind) -> bool,
+) -> Result<usize, ApiError> {
     let mut left = 0;
     for collection in server
         .cache
         .stored()
-        .filter(|collection| collection.kind.namespaced())
+        .filter(|collection| collection.kind.namespaced() && meant(collection.kind))
     {
         let request = internal(Method::DELETE, collection.kind, namespace.name(), None);
         let options = ListOptions::parse(&request.query, false)?;
@@ -68,10 +86,7 @@ async fn terminate(server: &Server, namespace: &Object) -> Result<bool, ApiError
             }
         }
     }
-    if left == 0 {
-        finalize(server, namespace).await?;
-    }
-    Ok(left == 0)
+    Ok(left)
 }
 
 async fn finalize(server: &Server, namespace: &Object) -> Result<(), ApiError> {

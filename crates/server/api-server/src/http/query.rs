@@ -84,7 +84,11 @@ impl Query {
         let Some(text) = self.get("timeout") else {
             return Ok(None);
         };
-        let bad = || ApiError::BadRequest(format!("query parameter \"timeout\": {text:?} is not a duration"));
+        let bad = || {
+            ApiError::BadRequest(format!(
+                "invalid timeout specified in the request URL: query parameter \"timeout\": {text:?} is not a duration"
+            ))
+        };
         duration::parse(text).map(Some).ok_or_else(bad)
     }
 }

@@ -1,5 +1,6 @@
 //! What does a path ask for?
 
+use http::Method;
 use pointsman_rules::Kind;
 use pointsman_rules::kind::Subresource;
 use pointsman_rules::review::Review;
@@ -94,11 +95,14 @@ impl Target {
 
 /// Finds what `path` names; `None` if it names nothing that is served.
 pub fn route(path: &str) -> Option<Route> {
-    let segments: Option<Vec<String>> = path
-        .split('/')
-        .filter(|segment| !segment.is_empty())
-        .map(decode_segment)
-        .collect();
+    let written: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
+    // What is behind a proxy is another program's business.
+    let written = match written.as_slice() {
+        ["api", "v1", "namespaces", _, "pods" | "services", _, "proxy", ..] => &written[..7],
+        ["api", "v1", "nodes", _, "proxy", ..] => &written[..5],
+        whole => whole,
+    };
+    let segments: Option<Vec<String>> = written.iter().map(|segment| decode_segment(segment)).collect();
     let segments = segments?;
     let parts: Vec<&str> = segments.iter().map(String::as_str).collect();
     match parts.as_slice() {
@@ -167,6 +171,59 @@ fn resource(group: &str, version: &str, rest: &[&str]) -> Option<Route> {
     }
 }
 
+/// What a path would name if its kind were served: who may not ask for that is told so, everybody else that there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unserved<'a> {
+    pub group: &'a str,
+    pub plural: &'a str,
+    pub namespace: &'a str,
+    pub name: &'a str,
+    pub subresource: &'a str,
+}
+
+impl<'a> Unserved<'a> {
+    /// `None` if the path cannot be about a resource.
+    pub fn of(path: &'a str) -> Option<Self> {
+        let mut parts = path.split('/').filter(|segment| !segment.is_empty());
+        let group = match parts.next()? {
+            "api" => "",
+            "apis" => parts.next()?,
+            _ => return None,
+        };
+        let _version = parts.next()?;
+        let mut plural = parts.next()?;
+        let mut namespace = "";
+        let mut rest = parts.clone();
+        if plural == "namespaces"
+            && let (Some(first), Some(second)) = (rest.next(), rest.next())
+        {
+            (namespace, plural, parts) = (first, second, rest);
+        }
+        let (name, subresource) = (parts.next().unwrap_or(""), parts.next().unwrap_or(""));
+        Some(Self {
+            group,
+            plural,
+            namespace,
+            name,
+            subresource,
+        })
+    }
+
+    /// The verb of a request about it.
+    pub fn verb(&self, method: &Method) -> &'static str {
+        match (method.as_str(), self.name.is_empty()) {
+            ("GET", true) => "list",
+            ("GET", false) => "get",
+            ("POST", _) => "create",
+            ("PUT", _) => "update",
+            ("PATCH", _) => "patch",
+            ("DELETE", true) => "deletecollection",
+            ("DELETE", false) => "delete",
+            _ => "",
+        }
+    }
+}
+
 /// Undoes percent-encoding; `None` if the result is not UTF-8 or could be mistaken for a path.
 fn decode_segment(segment: &str) -> Option<String> {
     let decoded = percent_encoding::percent_decode_str(segment)
@@ -184,6 +241,29 @@ mod tests {
         match route(path) {
             Some(Route::Resource(target)) => target,
             other => panic!("{path} is {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_path_of_an_unserved_kind_is_taken_apart_as_others_are() {
+        let of = |path| {
+            let found = Unserved::of(path)?;
+            Some([
+                found.group,
+                found.namespace,
+                found.plural,
+                found.name,
+                found.subresource,
+            ])
+        };
+        assert_eq!(of("/apis/a.b/v1/things"), Some(["a.b", "", "things", "", ""]));
+        assert_eq!(
+            of("/apis/a.b/v1/namespaces/n/things/x/status"),
+            Some(["a.b", "n", "things", "x", "status"])
+        );
+        assert_eq!(of("/api/v9/namespaces/n"), Some(["", "", "namespaces", "n", ""]));
+        for path in ["/apis/a.b/v1", "/api", "/", "/metrics/x/y/z"] {
+            assert_eq!(of(path), None, "{path}");
         }
     }
 
@@ -209,6 +289,13 @@ mod tests {
         assert_eq!(deployments.kind.qualified_plural(), "deployments.apps");
         assert_eq!(target("/api/v1/nodes/n1").name.as_deref(), Some("n1"));
         assert!(target("/api/v1/watch/namespaces/a/pods").watch);
+        let proxied = target("/api/v1/namespaces/a/services/https:x:web/proxy/../b%2Fc//d");
+        assert_eq!(proxied.subresource, Some(Subresource::Proxy));
+        assert_eq!(proxied.name.as_deref(), Some("https:x:web"));
+        assert_eq!(
+            target("/api/v1/nodes/n1/proxy/metrics").subresource,
+            Some(Subresource::Proxy)
+        );
         let role = target("/apis/rbac.authorization.k8s.io/v1/clusterroles/system%3Anode");
         assert_eq!(role.name.as_deref(), Some("system:node"));
     }
@@ -220,7 +307,7 @@ mod tests {
             "/api/v1/pods/x",
             "/api/v1/namespaces/a/nodes",
             "/api/v1/namespaces/a/nodes/n",
-            "/api/v1/namespaces/a/pods/x/exec",
+            "/api/v1/namespaces/a/pods/x/exec/y",
             "/api/v1/namespaces/a/pods/x/status/y",
             "/apis/apps/v2/deployments",
             "/api/v1/namespaces/a/pods/%2e%2e",

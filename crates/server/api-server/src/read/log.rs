@@ -1,6 +1,7 @@
 //! What did a container say? Its node's agent knows; the answer is passed on as it comes.
 
 use super::not_found;
+use crate::connect::refusal;
 use crate::http::body::Body;
 use crate::node_client;
 use crate::reply::Reply;
@@ -8,7 +9,7 @@ use crate::request::Request;
 use crate::server::Server;
 use bytes::Bytes;
 use futures::StreamExt;
-use http_body_util::{BodyDataStream, BodyExt, Limited};
+use http_body_util::BodyDataStream;
 use hyper::body::Incoming;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use pointsman_rules::value::{list_at, str_at};
@@ -26,8 +27,6 @@ const PARAMETERS: [&str; 8] = [
     "sinceTime",
     "stream",
 ];
-/// As much of an agent's refusal as is passed on.
-const MAX_REFUSAL: usize = 4096;
 
 /// Answers `get` of a pod's log.
 pub async fn read(server: &Server, request: &Request, name: &str) -> Result<Reply, ApiError> {
@@ -62,9 +61,7 @@ pub async fn read(server: &Server, request: &Request, name: &str) -> Result<Repl
             ..Reply::new(200, passed_on(response.into_body()))
         });
     }
-    let text = Limited::new(response.into_body(), MAX_REFUSAL).collect().await;
-    let text = text.map(|body| body.to_bytes()).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text).into_owned();
+    let text = refusal(response).await;
     Err(match code {
         400 => ApiError::BadRequest(text),
         404 if text.starts_with("pod") => not_found(target.kind, name),
@@ -74,7 +71,7 @@ pub async fn read(server: &Server, request: &Request, name: &str) -> Result<Repl
 }
 
 /// The container that is meant; a pod with several needs it to be named.
-fn container(pod: &Value, name: &str, asked: &str) -> Result<String, ApiError> {
+pub fn container(pod: &Value, name: &str, asked: &str) -> Result<String, ApiError> {
     let names = |list: &str| -> Vec<&str> {
         let containers = list_at(pod, &["spec", list]).iter();
         containers.map(|container| str_at(container, &["name"])).collect()
@@ -134,7 +131,7 @@ fn path(request: &Request, namespace: &str, pod: &str, container: &str) -> Strin
 }
 
 /// A stream that ends where the agent's answer does, for whatever reason.
-fn passed_on(body: Incoming) -> Body {
+pub fn passed_on(body: Incoming) -> Body {
     let chunks = BodyDataStream::new(body).map(|chunk| chunk.ok());
     let chunks = chunks.take_while(|chunk| std::future::ready(chunk.is_some()));
     Body::stream(Box::pin(chunks.map(Option::<Bytes>::unwrap_or_default)))

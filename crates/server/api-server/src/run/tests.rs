@@ -1,6 +1,7 @@
 //! Requests through every check of a server, without a socket.
 
 mod admission;
+mod certificates;
 mod identity;
 
 use super::*;
@@ -75,8 +76,12 @@ impl World {
     }
 
     async fn grant(&self, user: &str, name: &str, verbs: &[&str]) {
-        let rbac = "/apis/rbac.authorization.k8s.io/v1";
         let rule = json!({"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": verbs});
+        self.grant_rule(user, name, rule).await;
+    }
+
+    async fn grant_rule(&self, user: &str, name: &str, rule: Value) {
+        let rbac = "/apis/rbac.authorization.k8s.io/v1";
         let role = json!({"metadata": {"name": name}, "rules": [rule]});
         let binding = json!({
             "metadata": {"name": name},
@@ -213,8 +218,8 @@ async fn a_node_does_not_choose_the_addresses_of_its_pods() {
 #[tokio::test]
 async fn upstream_components_find_the_clients_authorities_and_a_range_that_is_ready() {
     let world = World::new().await;
-    for pem in ["one", "two"] {
-        bootstrap::publish_client_authorities(&world.server, pem)
+    for (pem, forgotten) in [("one", "first"), ("two", "second")] {
+        bootstrap::publish_client_authorities(&world.server, pem, forgotten)
             .await
             .unwrap();
         let map = world.server.find(
@@ -222,7 +227,9 @@ async fn upstream_components_find_the_clients_authorities_and_a_range_that_is_re
             "kube-system",
             "extension-apiserver-authentication",
         );
-        assert_eq!(map.unwrap().value()["data"]["client-ca-file"], pem);
+        let data = &map.unwrap().value()["data"];
+        assert_eq!(data["client-ca-file"], pem);
+        assert_eq!(data["requestheader-client-ca-file"], "first", "it stays");
     }
     let kind = Kind::by_type("networking.k8s.io/v1", "ServiceCIDR").unwrap();
     let range = world.server.find(kind, "", "kubernetes").unwrap().value();

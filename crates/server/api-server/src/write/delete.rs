@@ -91,7 +91,10 @@ impl DeleteOptions {
         }
         Ok(Self {
             grace_seconds,
-            propagation: propagation(policy, orphan)?,
+            propagation: match (policy, orphan) {
+                (None, None) if request.target.kind.orphans => Propagation::Orphan,
+                _ => propagation(policy, orphan)?,
+            },
             uid: str_at(&body, &["preconditions", "uid"]).to_owned(),
             resource_version: str_at(&body, &["preconditions", "resourceVersion"]).to_owned(),
             dry_run,

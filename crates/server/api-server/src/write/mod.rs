@@ -8,6 +8,7 @@
 //! holds no parsed object.
 
 pub mod allocation;
+pub mod certificates;
 pub mod create;
 pub mod delete;
 pub mod metadata;

@@ -3,24 +3,15 @@
 //! The order is upstream's: defaulting, admission that changes, preparation, validation, admission that
 //! refuses.
 
-use crate::auth::User;
 use crate::request::Request;
 use crate::server::Server;
-use crate::write::metadata;
+use crate::write::{certificates, metadata};
 use pointsman_rules::admission::{external_ips, service_account};
 use pointsman_rules::status::Subject;
 use pointsman_rules::strategy::Part;
 use pointsman_rules::value::{set, str_at};
 use pointsman_rules::{ApiError, FieldErrors, Kind, kinds, meta, schema};
 use serde_json::Value;
-
-/// Says in a certificate request who made it: signers rely on it.
-fn requested_by(kind: &Kind, object: &mut Value, user: &User) {
-    if kind == &kinds::declared::CERTIFICATE_SIGNING_REQUEST {
-        set(object, &["spec", "username"], user.name.clone());
-        set(object, &["spec", "groups"], user.groups.clone());
-    }
-}
 
 /// Fills in what the schema of a kind says, where nothing else does.
 fn by_schema(kind: &Kind, object: &mut Value) {
@@ -49,7 +40,7 @@ impl Server {
         strategy.default(object, &context);
         self.admit_into_namespace(kind, object)?;
         self.admit_priority(kind, object)?;
-        requested_by(kind, object, &request.user);
+        certificates::requested_by(kind, object, &request.user);
         strategy.admit(object, self.settings.tolerations());
         self.admit_account(kind, object)?;
         metadata::prepare_create(object, self.new_uid(), strategy.first_generation(), request.now);
@@ -65,6 +56,7 @@ impl Server {
             ));
         }
         self.may_write(request, None, Some(object))?;
+        self.admit_certificate(request, None, object)?;
         self.admit_external_ips(kind, object, None)?;
         let mut warnings = strategy.warnings(object);
         warnings.extend(kind.acted_on.warning(kind.kind, |program| self.leads(program)));
@@ -87,6 +79,7 @@ impl Server {
         by_schema(kind, new);
         strategy.default(new, &context);
         strategy.prepare_update(new, old, part, &context);
+        certificates::keep(request, new, old);
         if strategy.bumps_generation(new, old) {
             metadata::bump_generation(new);
         }
@@ -102,6 +95,7 @@ impl Server {
             ));
         }
         self.may_write(request, Some(old), Some(new))?;
+        self.admit_certificate(request, Some(old), new)?;
         self.admit_external_ips(kind, new, Some(old))?;
         Ok(strategy.warnings(new))
     }

@@ -2,6 +2,7 @@
 
 use super::delete::{DeleteOptions, delete_object};
 use super::update::{Through, cost, find_newest, update};
+use crate::background::{internal, through};
 use crate::read::not_found;
 use crate::reply::Reply;
 use crate::request::Request;
@@ -11,9 +12,9 @@ use pointsman_rules::decode::{self, BodyFormat};
 use pointsman_rules::kind::Subresource;
 use pointsman_rules::patch::{self, PatchType};
 use pointsman_rules::schema::{self, ObjectType};
-use pointsman_rules::strategy::pod;
+use pointsman_rules::strategy::{budget, pod};
 use pointsman_rules::value::{at, set, str_at};
-use pointsman_rules::{ApiError, scale};
+use pointsman_rules::{ApiError, kinds, scale};
 use serde_json::{Value, json};
 
 /// Writes through a subresource other than `status`.
@@ -100,18 +101,74 @@ async fn evict(server: &Server, request: &Request, name: &str) -> Result<Reply, 
         options.content_type = "application/json".into();
         DeleteOptions::parse(&options)
     };
-    let options = request.work.on(request.body.len(), options).await?;
+    let mut options = request.work.on(request.body.len(), options).await?;
     let found = find_newest(server, request, name).await?;
     let object = found.ok_or_else(|| not_found(request.target.kind, name))?;
+    let spared_by = spend_budget(server, request, &object.value(), options.dry_run).await?;
     if !options.dry_run {
         update(server, request, name, Through::Subresource, &|old| {
-            Ok((pod::binding::evict(old, &eviction()?, request.now)?, Vec::new()))
+            // It may have become ready since the budget was asked.
+            match &spared_by {
+                Some(budget) if !budget::exempt(old) && !budget::spares(budget, old) => {
+                    Err(budget::too_early(str_at(budget, &["metadata", "name"])))
+                }
+                _ => Ok((pod::binding::evict(old, &eviction()?, request.now)?, Vec::new())),
+            }
         })
         .await?;
+        // That was the version asked for; marking the pod made another of it.
+        options.resource_version.clear();
     }
     let object = find_newest(server, request, name).await?.unwrap_or(object);
     delete_object(server, request, object, &options).await?;
     Ok(success(201))
+}
+
+/// Takes an eviction off the budget that covers the pod. Returns the budget if the pod may go without being counted.
+async fn spend_budget(
+    server: &Server,
+    request: &Request,
+    pod: &Value,
+    dry_run: bool,
+) -> Result<Option<Value>, ApiError> {
+    let kind = &kinds::declared::POD_DISRUPTION_BUDGET;
+    let namespace = &request.target.namespace;
+    if budget::exempt(pod) {
+        return Ok(None);
+    }
+    let all = server
+        .cache
+        .of(kind)
+        .list(namespace, None, server.cache.applied());
+    let budgets = all.objects.iter().map(|budget| budget.value());
+    let mut covering = budgets.filter(|budget| budget::covers(budget, pod));
+    let Some(found) = covering.next() else {
+        return Ok(None);
+    };
+    if covering.next().is_some() {
+        let why = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+        return Err(ApiError::Internal(why.into()));
+    }
+    if budget::spares(&found, pod) {
+        return Ok(Some(found));
+    }
+    let (name, pod) = (
+        str_at(&found, &["metadata", "name"]),
+        str_at(pod, &["metadata", "name"]),
+    );
+    if dry_run {
+        budget::spend(&found, pod, request.now)?;
+        return Ok(None);
+    }
+    let ours = through(
+        internal(Method::PUT, kind, namespace, Some(name)),
+        Subresource::Status,
+    );
+    update(server, &ours, name, Through::Subresource, &|old| {
+        Ok((budget::spend(old, pod, request.now)?, Vec::new()))
+    })
+    .await?;
+    Ok(None)
 }
 
 async fn finalize(server: &Server, request: &Request, name: &str) -> Result<Reply, ApiError> {

@@ -3,6 +3,7 @@
 //! Functions that add change one decoded, defaulted object before its strategy prepares it; those that refuse look at it
 //! once it is valid.
 
+pub mod certificate_requests;
 pub mod external_ips;
 pub mod node_taint;
 pub mod plugins;

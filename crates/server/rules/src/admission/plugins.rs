@@ -9,7 +9,10 @@ pub struct Plugins {
     pub deny_service_external_ips: bool,
 }
 
-const ALWAYS_ON: [&str; 5] = [
+const ALWAYS_ON: [&str; 8] = [
+    "CertificateApproval",
+    "CertificateSigning",
+    "CertificateSubjectRestriction",
     "DefaultTolerationSeconds",
     "NamespaceLifecycle",
     "NodeRestriction",

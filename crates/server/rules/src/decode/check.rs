@@ -43,6 +43,7 @@ fn check(
     }
     match shape {
         Shape::Any => Ok(()),
+        Shape::Object(index) if index.get().union => Ok(()),
         Shape::Object(index) => object(value, index.get(), path, unknown),
         Shape::List(item) => {
             let Value::Array(items) = value else {

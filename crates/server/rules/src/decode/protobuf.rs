@@ -250,7 +250,14 @@ impl Decoder {
             Shape::Any => leaf::json(entry, MAX_DEPTH.saturating_sub(self.depth), &self.notes),
             Shape::Object(index) => {
                 let mut object = Map::new();
-                self.message(entry.message()?, index.get(), None, path, &mut object)?;
+                let shape = index.get();
+                self.message(entry.message()?, shape, None, path, &mut object)?;
+                if shape.union {
+                    // The flag of "a schema or a flag" is always written, so what is called so counts first.
+                    let schema = object.remove("schema");
+                    let other = object.into_iter().next().map(|(_, value)| value);
+                    return Ok(schema.or(other).unwrap_or(Value::Null));
+                }
                 Ok(Value::Object(object))
             }
             // A list or map that is itself an item is wrapped in a message that has it in field 1.

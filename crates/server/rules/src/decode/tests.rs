@@ -33,10 +33,10 @@ fn unknown_and_duplicate_fields_are_kept_and_reported_with_their_paths() {
     assert_eq!(
         decoded.strict.iter().map(ToString::to_string).collect::<Vec<_>>(),
         [
-            r#"duplicate field "spec.containers[0].name""#,
             r#"unknown field "spec.containers[0].imago""#,
             r#"unknown field "spec.foo""#,
             r#"unknown field "spec2""#,
+            r#"duplicate field "spec.containers[0].name""#,
         ]
     );
     assert_eq!(

@@ -10,8 +10,8 @@ use crate::kind::Subresource::{Approval, Scale, Status};
 use crate::kind::{ActedOn, Kind, Scope, Subresource};
 use crate::meta::NameRule;
 use crate::strategy::declared::Declared;
-use crate::strategy::{declared, job};
-use crate::table::{Column, Printer, declared as table};
+use crate::strategy::{declared, endpoint_slice, job};
+use crate::table::{Column, Printer, declared as table, workload};
 
 const STATUS: &[Subresource] = &[Status];
 const STATUS_SCALE: &[Subresource] = &[Status, Scale];
@@ -81,6 +81,7 @@ pub static REPLICATION_CONTROLLER: Kind = Kind {
         number("Ready", "{.status.readyReplicas|0}"),
         AGE,
     ]),
+    orphans: true,
     ..core("ReplicationController", "replicationcontrollers", Namespaced)
 };
 
@@ -129,7 +130,6 @@ pub static CERTIFICATE_SIGNING_REQUEST: Kind = Kind {
 pub static POD_DISRUPTION_BUDGET: Kind = Kind {
     short_names: &["pdb"],
     subresources: STATUS,
-    acted_on: CONTROLLERS,
     strategy: &declared::SPEC_STATUS,
     printer: columns(&[
         NAME,
@@ -282,7 +282,6 @@ pub static ALL: &[&Kind] = &[
         short_names: &["sts"],
         categories: &["all"],
         subresources: STATUS_SCALE,
-        acted_on: CONTROLLERS,
         strategy: &Declared {
             template: &["spec", "template"],
             immutable: &["spec.selector", "spec.serviceName", "spec.podManagementPolicy"],
@@ -319,7 +318,6 @@ pub static ALL: &[&Kind] = &[
     &Kind {
         categories: &["all"],
         subresources: STATUS,
-        acted_on: CONTROLLERS,
         strategy: &Declared {
             template: &["spec", "template"],
             immutable: &["spec.selector", "spec.completionMode"],
@@ -328,14 +326,8 @@ pub static ALL: &[&Kind] = &[
             validate: job::validate_job,
             ..declared::SPEC_STATUS
         },
-        printer: columns(&[
-            NAME,
-            text("Status", ".status.conditions[?(@.status==\"True\")].type"),
-            text("Completions", "{.status.succeeded|0}/{.spec.completions|1}"),
-            AGE,
-            wide("Containers", ".spec.template.spec.containers[*].name"),
-            wide("Images", ".spec.template.spec.containers[*].image"),
-        ]),
+        printer: workload::JOB,
+        orphans: true,
         ..Kind::plain("batch", "v1", "Job", "jobs", Namespaced)
     },
     &AUTOSCALER,
@@ -493,6 +485,8 @@ pub static ALL: &[&Kind] = &[
         selectable: &["spec.parentRef"],
         strategy: &Declared {
             immutable: &["spec"],
+            names: NameRule::PathSegment,
+            validate: endpoint_slice::validate_ip_address,
             ..declared::PLAIN
         },
         printer: columns(&[

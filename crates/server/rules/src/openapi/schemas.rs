@@ -97,7 +97,12 @@ fn render(object: &ObjectType) -> Value {
         .filter(|field| field.required)
         .map(|field| field.name)
         .collect();
-    let mut rendered = json!({"type": "object", "properties": properties});
+    let mut rendered = match (object.union, properties.is_empty()) {
+        (true, _) => json!({}),
+        // Clients leave an empty list of them away when they write a document again.
+        (false, true) => json!({"type": "object"}),
+        (false, false) => json!({"type": "object", "properties": properties}),
+    };
     if !object.description.is_empty() {
         rendered["description"] = json!(object.description);
     }

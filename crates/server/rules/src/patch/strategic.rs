@@ -49,7 +49,7 @@ enum Known<'s> {
 impl<'s> Known<'s> {
     fn of(shape: Option<&'s Shape>) -> Self {
         match shape {
-            Some(Shape::Object(index)) => Known::Fields(index.get()),
+            Some(Shape::Object(index)) if !index.get().union => Known::Fields(index.get()),
             Some(Shape::Map(values)) => Known::Values(values),
             _ => Known::Nothing,
         }

@@ -29,6 +29,8 @@ pub struct ObjectType {
     pub description: &'static str,
     /// Whether it has fields that are known elsewhere: those of custom resources are in their definitions.
     pub open: bool,
+    /// Whether only protobuf has the fields: JSON has what the one that is set holds.
+    pub union: bool,
     /// Whether clients that apply on the server replace it whole.
     pub map_type: Option<&'static str>,
     /// The fields, sorted by name.

@@ -9,6 +9,7 @@
 //! kind Pod  # One sentence.           has apiVersion and kind besides the listed fields
 //!   metadata meta.ObjectMeta @1       `@` is the field number in protobuf
 //! type Container                      has only the listed fields
+//! type ItemsOrItem union              in protobuf a message, in JSON what the one field of it holds that is set
 //!   name! string @1                   `!` means required
 //!   ports []ContainerPort @6 patch=merge:containerPort list=map:containerPort,protocol
 //!   limits {}quantity @1              an object with free keys
@@ -93,6 +94,7 @@ struct Draft {
     description: &'static str,
     map_type: Option<&'static str>,
     open: bool,
+    union: bool,
     fields: Vec<(Field, DraftShape)>,
 }
 
@@ -127,6 +129,7 @@ impl Draft {
             description: self.description,
             map_type: self.map_type,
             open: self.open,
+            union: self.union,
             fields,
             numbers,
         })
@@ -212,10 +215,10 @@ impl File {
         description: &'static str,
     ) -> Result<(), String> {
         let map_type = match attributes {
-            [] | ["open"] => None,
+            [] | ["open" | "union"] => None,
             [one] => Some(
                 one.strip_prefix("map=")
-                    .ok_or("only map= or open may follow a type's name")?,
+                    .ok_or("only map=, open or union may follow a type's name")?,
             ),
             _ => return Err("too many words after a type's name".into()),
         };
@@ -236,6 +239,7 @@ impl File {
             description,
             map_type,
             open: attributes == ["open"],
+            union: attributes == ["union"],
             fields,
         });
         Ok(())

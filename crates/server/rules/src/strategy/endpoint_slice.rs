@@ -255,6 +255,19 @@ fn validate_addresses(endpoint: &Value, address_type: &str, path: &str, errors: 
     }
 }
 
+/// An IPAddress is named after the address that it stands for, and there is one spelling of each.
+pub(crate) fn validate_ip_address(object: &Value, errors: &mut FieldErrors) {
+    let (name, field) = (str_at(object, &["metadata", "name"]), "metadata.name");
+    match net::valid_ip(field, name).map(|address| address.to_string()) {
+        Ok(canonical) if canonical != name => {
+            let why = format!("must be in canonical form ({canonical:?})");
+            errors.push(FieldError::invalid(field, name, why));
+        }
+        Ok(_) => {}
+        Err(error) => errors.push(error),
+    }
+}
+
 fn validate_ip(
     text: &str,
     of_family: fn(&IpAddr) -> bool,

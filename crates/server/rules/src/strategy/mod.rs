@@ -3,6 +3,7 @@
 //! The server runs, for every write: decode and schema check, [`Strategy::default`], [`Strategy::admit`],
 //! [`Strategy::prepare_create`] or [`Strategy::prepare_update`], then validation. All of it is pure.
 
+pub mod budget;
 pub(crate) mod config_map;
 pub(crate) mod config_node;
 pub(crate) mod daemon_set;

@@ -1,6 +1,7 @@
-//! How far are Deployments, ReplicaSets and DaemonSets from what they should be?
+//! How far are Deployments, ReplicaSets, DaemonSets and Jobs from what they should be?
 
 use super::{AGE, Column, NAME, Printer, age, integer, name, or, text, wide};
+use crate::human_duration;
 use crate::selector::LabelSelector;
 use crate::value::{at, int_at, list_at, map_at, str_at};
 use jiff::Timestamp;
@@ -54,6 +55,61 @@ pub const DAEMON_SET: Printer = Printer::new(
     ],
     daemon_set_cells,
 );
+
+pub const JOB: Printer = Printer::new(
+    &[
+        NAME,
+        text("Status", "How it ended, or that it did not yet."),
+        text("Completions", "Pods that succeeded, of those that have to."),
+        text("Duration", "How long it ran, or has run."),
+        AGE,
+        CONTAINERS,
+        IMAGES,
+        SELECTOR,
+    ],
+    job_cells,
+);
+
+fn job_cells(object: &Value, now: Timestamp) -> Vec<Value> {
+    let conditions = list_at(object, &["status", "conditions"]);
+    let holds = |kind: &&&str| {
+        let mut conditions = conditions.iter();
+        conditions.any(|condition| condition["type"] == **kind && condition["status"] == "True")
+    };
+    let ended = ["Complete", "Failed"].iter().find(holds).copied();
+    let deleted = at(object, &["metadata", "deletionTimestamp"]).map(|_| "Terminating");
+    let decided = || {
+        ["Suspended", "FailureTarget", "SuccessCriteriaMet"]
+            .iter()
+            .find(holds)
+            .copied()
+    };
+    let status = ended.or(deleted).or_else(decided).unwrap_or("Running");
+    let succeeded = count(object, "succeeded");
+    let parallelism = int_at(object, &["spec", "parallelism"]).unwrap_or(0);
+    let completions = match int_at(object, &["spec", "completions"]) {
+        Some(completions) => format!("{succeeded}/{completions}"),
+        None if parallelism > 1 => format!("{succeeded}/1 of {parallelism}"),
+        None => format!("{succeeded}/1"),
+    };
+    let time = |field| str_at(object, &["status", field]).parse::<Timestamp>().ok();
+    let duration = time("startTime").map_or(String::new(), |start| {
+        let end = time("completionTime").unwrap_or(now);
+        human_duration::human_duration(end.as_second() - start.as_second())
+    });
+    let selector = LabelSelector::from_object(at(object, &["spec", "selector"]), "");
+    let selector = selector.map_or_else(|_| "<invalid>".to_owned(), |selector| selector.to_string());
+    vec![
+        name(object),
+        status.into(),
+        completions.into(),
+        duration.into(),
+        age(object, now),
+        of_containers(object, "name").into(),
+        of_containers(object, "image").into(),
+        selector.into(),
+    ]
+}
 
 fn deployment_cells(object: &Value, now: Timestamp) -> Vec<Value> {
     let ready = count(object, "readyReplicas");

@@ -155,6 +155,8 @@ pub struct World<'a> {
     pub issuers: &'a [String],
     /// Who the token has to be for: one of them.
     pub audiences: &'a [String],
+    /// Who tokens for this server are for.
+    pub own: &'a [String],
     pub find: &'a dyn Fn(&'static Kind, &str, &str) -> Option<Life>,
     /// Whether a Secret holds this very token.
     pub holds: &'a dyn Fn(&str, &str) -> bool,
@@ -174,7 +176,12 @@ impl Claims {
         }
         if self.iss == LEGACY_ISSUER {
             let legacy = &self.legacy;
-            let audiences = world.audiences.to_vec();
+            // It names nobody that it is for, and so is for this server alone.
+            let wanted = |own: &&String| world.audiences.contains(own);
+            let audiences: Vec<String> = world.own.iter().filter(wanted).cloned().collect();
+            if audiences.is_empty() {
+                return None;
+            }
             let bound = self.legacy_bound(world)?;
             let user = self.named(&bound, world)?;
             return (legacy.uid == user.uid).then_some((user, audiences));

@@ -200,7 +200,11 @@ fn bind(server: &Server, request: &Request, account: &Value, asked: &Value) -> R
         return Err(conflict("", of("kind"), of("name"), why));
     }
     let own = &server.accounts.settings.audiences;
-    let within = node_restriction::check_token(&request.user, asked, pod.as_ref(), own);
+    let drivers = match &pod {
+        Some(pod) if node_restriction::applies(&request.user) => server.drivers_of(pod),
+        _ => Vec::new(),
+    };
+    let within = node_restriction::check_token(&request.user, asked, pod.as_ref(), own, &drivers);
     within.map_err(|why| ApiError::Forbidden {
         subject: Subject::new(&kinds::SERVICE_ACCOUNT, &*bound.serviceaccount.name),
         why,

@@ -157,6 +157,7 @@ impl Accounts {
             now: now.as_second(),
             issuers: &self.settings.issuers,
             audiences,
+            own: &self.settings.audiences,
             find: &|kind, namespace, name| self.find(kind, namespace, name),
             holds: &|namespace, secret| self.holds(namespace, secret, token),
         };

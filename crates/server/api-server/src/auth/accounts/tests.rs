@@ -57,6 +57,7 @@ fn user(claims: &Claims, now: i64, audiences: &[&str], gone: &str) -> Option<(Us
         now,
         issuers: &[ISSUER.to_owned()],
         audiences: &audiences,
+        own: &["api".to_owned()],
         find: &find,
         holds: &|_, secret| secret != gone && gone != "held",
     })
@@ -152,6 +153,13 @@ fn a_token_in_a_secret_is_good_while_the_secret_holds_it() {
     let mut legacy: Claims = serde_json::from_value(legacy).unwrap();
     let good = |claims: &Claims, gone| user(claims, NOW, &["api"], gone).is_some();
     assert!(good(&legacy, ""));
+    let of = |audiences: &[&str]| user(&legacy, NOW, audiences, "").map(|(_, audiences)| audiences);
+    assert_eq!(
+        of(&["vault", "api"]),
+        Some(vec!["api".to_owned()]),
+        "for this server"
+    );
+    assert_eq!(of(&["vault"]), None, "for nobody else");
     for gone in ["robot", "robot-token", "held"] {
         assert!(!good(&legacy, gone), "{gone}");
     }

@@ -108,6 +108,8 @@ fn each_role_has_what_it_needs_and_not_more() {
             ("update", "leases.coordination@kube-node-lease"),
             ("create", "events@x"),
             ("get", "configmaps@x"),
+            ("create", "subjectaccessreviews.authorization"),
+            ("create", "tokenreviews.authentication.k8s.io"),
         ],
         &[
             ("create", "pods@x"),
@@ -287,11 +289,13 @@ fn the_server_itself_may_ask_agents_and_nothing_else() {
         &user(&identity),
         &[
             ("get", "nodes/proxy"),
+            // Streams to their pods.
+            ("create", "nodes/proxy"),
             ("get", "nodes/log"),
             ("get", "nodes/metrics"),
         ],
         &[
-            ("create", "nodes/proxy"),
+            ("delete", "nodes/proxy"),
             ("get", "nodes"),
             ("list", "nodes"),
             ("get", "secrets@default"),
@@ -321,5 +325,5 @@ fn no_role_of_this_program_has_a_wildcard_and_only_nodes_may_read_secrets() {
         );
         checked += 1;
     }
-    assert_eq!(checked, 6);
+    assert_eq!(checked, 7);
 }

@@ -310,6 +310,7 @@ fn a_node_reads_what_its_pods_name_and_its_settings() {
 fn a_node_gets_tokens_of_its_own_pods() {
     let user = node_user();
     let own = ["api".to_owned()];
+    let drivers = [json!({"spec": {"tokenRequests": [{"audience": "storage"}]}})];
     let pod = |node: &str| {
         let tokens =
             json!([{"serviceAccountToken": {"path": "t"}}, {"serviceAccountToken": {"audience": "vault"}}]);
@@ -318,9 +319,16 @@ fn a_node_gets_tokens_of_its_own_pods() {
         pod
     };
     let asked = |uid: &str, audience: &str| json!({"spec": {"audiences": [audience], "boundObjectRef": {"kind": "Pod", "uid": uid}}});
-    let check = |user: &User, asked: Value, pod: Option<Value>| check_token(user, &asked, pod.as_ref(), &own);
+    let check = |user: &User, asked: Value, pod: Option<Value>| {
+        check_token(user, &asked, pod.as_ref(), &own, &drivers)
+    };
     assert_eq!(check(&user, asked("u", "api"), Some(pod("n1"))), Ok(()));
     assert_eq!(check(&user, asked("u", "vault"), Some(pod("n1"))), Ok(()));
+    assert_eq!(
+        check(&user, asked("u", "storage"), Some(pod_on("n1"))),
+        Ok(()),
+        "its driver asks for it"
+    );
     assert!(
         check(&user, asked("u", "other"), Some(pod("n1"))).is_err(),
         "nobody asks for it"
@@ -337,4 +345,68 @@ fn a_node_gets_tokens_of_its_own_pods() {
     assert!(check(&nameless, asked("u", "api"), Some(pod("n1"))).is_err());
     let admin = User::new("admin", &["system:masters"]);
     assert_eq!(check(&admin, json!({}), None), Ok(()));
+}
+
+#[test]
+fn a_node_says_and_reads_of_storage_devices_and_certificates_what_is_its_own() {
+    let user = node_user();
+    let about = |node: &str| json!({"metadata": {"name": "x"}, "spec": {"nodeName": node}});
+    let (own, other) = (about("n1"), about("n2"));
+    let ask = |verb, group, plural, name| Request {
+        kind: kind(group, plural),
+        ..request(&user, verb, "services", name)
+    };
+    for verb in ["get", "create", "update", "patch", "delete"] {
+        let csi = |name| check(&ask(verb, "storage.k8s.io", "csinodes", name));
+        assert!(csi("n1").is_ok() && csi("n2").is_err(), "{verb}");
+    }
+    for (verb, group, plural) in [
+        ("get", "storage.k8s.io", "volumeattachments"),
+        ("delete", "resource.k8s.io", "resourceslices"),
+        ("deletecollection", "resource.k8s.io", "resourceslices"),
+        ("get", "certificates.k8s.io", "podcertificaterequests"),
+    ] {
+        let of = |object| {
+            check(&Request {
+                old: Some(object),
+                ..ask(verb, group, plural, "x")
+            })
+        };
+        assert!(of(&own).is_ok() && of(&other).is_err(), "{verb} {plural}");
+    }
+    let slices = |old, new| {
+        check(&Request {
+            old: Some(old),
+            new: Some(new),
+            ..ask("update", "resource.k8s.io", "resourceslices", "x")
+        })
+    };
+    assert!(slices(&own, &own).is_ok() && slices(&own, &other).is_err() && slices(&other, &own).is_err());
+    let certify = |new, related| {
+        check(&Request {
+            new: Some(new),
+            related,
+            ..ask("create", "certificates.k8s.io", "podcertificaterequests", "x")
+        })
+    };
+    assert!(certify(&own, true).is_ok());
+    assert!(certify(&own, false).is_err() && certify(&other, true).is_err());
+    let list = ask("list", "certificates.k8s.io", "podcertificaterequests", "");
+    assert!(check(&list).is_err());
+    assert_eq!(
+        check(&Request {
+            field_selector_node: Some("n1"),
+            ..list
+        }),
+        Ok(())
+    );
+    let claim = ask("get", "resource.k8s.io", "resourceclaims", "x");
+    assert!(check(&claim).is_err());
+    assert_eq!(
+        check(&Request {
+            related: true,
+            ..claim
+        }),
+        Ok(())
+    );
 }

@@ -231,3 +231,70 @@ async fn keys_are_published_and_forged_tokens_are_refused() {
         assert_eq!((code, &status["message"]), (401, &json!("Unauthorized")));
     }
 }
+
+#[tokio::test]
+async fn a_node_gets_what_the_volumes_of_its_pods_need_and_nothing_of_other_nodes() {
+    let world = World::with_pod().await;
+    let claims = "/api/v1/namespaces/d/persistentvolumeclaims";
+    let request = json!({"accessModes": ["ReadWriteOnce"], "volumeName": "v", "resources": {"requests": {"storage": "1Gi"}}});
+    let claim = json!({"metadata": {"name": "c"}, "spec": request});
+    let claim = world.made(claims, claim).await;
+    let bound = json!({"namespace": "d", "name": "c", "uid": claim["metadata"]["uid"]});
+    let csi = json!({
+        "driver": "disk.example.com", "volumeHandle": "1",
+        "nodeStageSecretRef": {"namespace": "store", "name": "staged"},
+        "controllerPublishSecretRef": {"namespace": "store", "name": "attached"},
+    });
+    let spec = json!({"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "claimRef": bound, "csi": csi});
+    world
+        .made(
+            "/api/v1/persistentvolumes",
+            json!({"metadata": {"name": "v"}, "spec": spec}),
+        )
+        .await;
+    world
+        .made("/api/v1/namespaces", json!({"metadata": {"name": "store"}}))
+        .await;
+    let driver =
+        json!({"metadata": {"name": "disk.example.com"}, "spec": {"tokenRequests": [{"audience": "disk"}]}});
+    world.made("/apis/storage.k8s.io/v1/csidrivers", driver).await;
+    for name in ["staged", "attached"] {
+        world
+            .made(
+                "/api/v1/namespaces/store/secrets",
+                json!({"metadata": {"name": name}}),
+            )
+            .await;
+    }
+    let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]);
+    let spec = json!({"nodeName": "n1", "volumes": volumes, "containers": [{"name": "c", "image": "host"}]});
+    let pod = world
+        .made(PODS, json!({"metadata": {"name": "db"}, "spec": spec}))
+        .await;
+    let read = async |of: &str, name: &str| {
+        let path = format!("/api/v1/namespaces/store/secrets/{name}");
+        world.ask(&node(of), Method::GET, &path, &Value::Null).await.0
+    };
+    assert_eq!(read("n1", "staged").await, 200);
+    assert_eq!(read("n1", "attached").await, 403, "for a controller");
+    assert_eq!(read("n2", "staged").await, 403);
+    let token = async |audience: &str| {
+        let reference =
+            json!({"apiVersion": "v1", "kind": "Pod", "name": "db", "uid": pod["metadata"]["uid"]});
+        let body = json!({"spec": {"audiences": [audience], "boundObjectRef": reference}});
+        world.ask(&node("n1"), Method::POST, TOKENS, &body).await.0
+    };
+    assert_eq!((token("disk").await, token("vault").await), (201, 403));
+    for name in ["n1", "n2"] {
+        let slice = json!({"metadata": {"name": name}, "spec": {
+            "nodeName": name, "driver": "gpu.example.com", "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
+        }});
+        world.made("/apis/resource.k8s.io/v1/resourceslices", slice).await;
+    }
+    let delete = async |selector: &str| {
+        let path = format!("/apis/resource.k8s.io/v1/resourceslices{selector}");
+        world.ask(&node("n1"), Method::DELETE, &path, &json!({})).await.0
+    };
+    assert_eq!(delete("?fieldSelector=spec.nodeName%3Dn2").await, 403);
+    assert_eq!(delete("?fieldSelector=spec.nodeName%3Dn1").await, 200);
+}

@@ -109,6 +109,54 @@ fn bodies_of_go_clients_decode_to_what_their_json_decodes_to() {
 }
 
 #[test]
+fn a_schema_in_a_definition_decodes_to_what_its_json_would_be() {
+    let raw = |json: &str| new().bytes(1, json);
+    let double = |value: f64| value.to_bits().to_le_bytes();
+    let mut number = new()
+        .bytes(5, "number")
+        .message(8, raw("5"))
+        .message(20, raw("5"));
+    number = number.message(20, raw("7")).varint(9 << 3 | 1);
+    number.0.extend_from_slice(&double(9.5));
+    let text = new()
+        .bytes(5, "string")
+        .int(14, 0)
+        .int(37, 1)
+        .message(44, new().bytes(1, "self"));
+    let list = new()
+        .bytes(5, "array")
+        .message(24, new().message(1, text.clone()));
+    let entry = |key: &str, value: Writer| new().bytes(1, key).message(2, value);
+    let closed = new().int(1, 0);
+    let schema = new()
+        .bytes(5, "object")
+        .message(29, entry("n", number))
+        .message(29, entry("list", list))
+        .message(29, entry("any", new().int(38, 1).message(30, new().int(1, 1))))
+        .message(
+            29,
+            entry("free", new().message(30, new().int(1, 0).message(2, text))),
+        )
+        .message(30, closed);
+    let version = new().bytes(1, "v1").message(4, new().message(1, schema));
+    let body = new().message(2, new().message(7, version));
+    let body = body.body("apiextensions.k8s.io/v1", "CustomResourceDefinition");
+    let shape = named("apiextensions.k8s.io", "CustomResourceDefinition");
+    let decoded = decode(&body, BodyFormat::Protobuf, shape).unwrap();
+    assert!(decoded.strict.is_empty(), "{:?}", decoded.strict);
+    let text = json!({"type": "string", "minLength": 0, "nullable": true, "x-kubernetes-validations": [{"rule": "self"}]});
+    assert_eq!(
+        decoded.object["spec"]["versions"][0]["schema"]["openAPIV3Schema"],
+        json!({"type": "object", "additionalProperties": false, "properties": {
+            "n": {"type": "number", "default": 5, "enum": [5, 7], "maximum": 9.5},
+            "list": {"type": "array", "items": text},
+            "any": {"x-kubernetes-preserve-unknown-fields": true, "additionalProperties": true},
+            "free": {"additionalProperties": text},
+        }})
+    );
+}
+
+#[test]
 fn zeros_that_someone_set_survive_and_unset_fields_stay_away() {
     let find = |name: &str| {
         let golden = golden().into_iter().find(|golden| golden.name == name).unwrap();

@@ -235,3 +235,29 @@ fn the_beta_topology_gives_way_to_the_node_name() {
         json!({"addresses": ["10.0.0.2"], "nodeName": "n1"})
     );
 }
+
+#[test]
+fn an_ip_address_is_named_after_the_one_spelling_of_it() {
+    let kind = crate::Kind::by_type("networking.k8s.io/v1", "IPAddress").unwrap();
+    for (name, why) in [
+        ("10.96.0.1", ""),
+        ("fd00::1", ""),
+        ("FD00::1", "canonical"),
+        ("fd00::01", "canonical"),
+        ("010.96.0.1", "valid IP"),
+        ("web", "valid IP"),
+    ] {
+        let object = json!({"metadata": {"name": name}});
+        assert_eq!(
+            crate::meta::validate_meta(&object, kind, kind.strategy.name_rule(), "metadata"),
+            []
+        );
+        let mut errors = Vec::new();
+        validate_ip_address(&object, &mut errors);
+        assert_eq!(errors.is_empty(), why.is_empty(), "{name}: {errors:?}");
+        assert!(
+            errors.iter().all(|error| error.to_string().contains(why)),
+            "{errors:?}"
+        );
+    }
+}

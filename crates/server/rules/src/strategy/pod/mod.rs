@@ -6,7 +6,7 @@ pub(super) mod defaults;
 pub(super) mod probe;
 mod qos;
 mod resources;
-mod status;
+pub(super) mod status;
 #[cfg(test)]
 mod tests;
 mod update;

@@ -173,6 +173,6 @@ pub fn set_condition(pod: &mut Value, mut condition: Map<String, Value>, now: Ti
 }
 
 /// A time as metadata and conditions carry it: UTC, whole seconds.
-fn whole_seconds(time: Timestamp) -> String {
+pub fn whole_seconds(time: Timestamp) -> String {
     Timestamp::from_second(time.as_second()).map_or_else(|_| time.to_string(), |time| time.to_string())
 }

@@ -278,6 +278,18 @@ fn each_broken_field_is_named_with_its_path() {
             "spec.volumes[1].configMap.name: Required",
         ),
         (
+            "/volumes",
+            json!([{"name": "scratch", "emptyDir": {}}, {"name": "conf", "projected": {"sources": [{"podCertificate":
+                {"signerName": "example.com/a", "maxExpirationSeconds": 3599}}]}}]),
+            "spec.volumes[1].projected.sources[0].podCertificate.maxExpirationSeconds: Invalid value: 3599",
+        ),
+        (
+            "/volumes",
+            json!([{"name": "scratch", "emptyDir": {}}, {"name": "conf", "projected": {"sources": [{"podCertificate":
+                {"signerName": "kubernetes.io/a", "maxExpirationSeconds": 86401}}]}}]),
+            "spec.volumes[1].projected.sources[0].podCertificate.maxExpirationSeconds: Invalid value: 86401",
+        ),
+        (
             "/restartPolicy",
             json!("Maybe"),
             "spec.restartPolicy: Unsupported value: \"Maybe\"",

@@ -67,6 +67,31 @@ fn validate_source(volume: &Value, path: &str, errors: &mut FieldErrors) {
         }
         validate_size_limit(source, &path, errors);
         validate_files(source, &path, errors);
+        for (index, part) in list_at(source, &["sources"]).iter().enumerate() {
+            let path = format!("{path}.sources[{index}].podCertificate.maxExpirationSeconds");
+            validate_certificate_life(part, path, errors);
+        }
+    }
+}
+
+/// An hour to 91 days; Kubernetes' own signers give a day at most.
+fn validate_certificate_life(part: &Value, path: String, errors: &mut FieldErrors) {
+    const DAY: i64 = 24 * 3600;
+    let Some(seconds) = int_at(part, &["podCertificate", "maxExpirationSeconds"]) else {
+        return;
+    };
+    let signer = str_at(part, &["podCertificate", "signerName"]);
+    let domain = signer.split('/').next().unwrap_or("");
+    let own = domain == "kubernetes.io" || domain.ends_with(".kubernetes.io");
+    let most = if own { DAY } else { 91 * DAY };
+    if !(3600..=most).contains(&seconds) {
+        let bound = if seconds < 3600 {
+            ">= 3600".to_owned()
+        } else {
+            format!("<= {most}")
+        };
+        let why = format!("if provided, maxExpirationSeconds must be {bound}");
+        errors.push(FieldError::invalid(path, seconds, why));
     }
 }
 
