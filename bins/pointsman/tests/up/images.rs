@@ -1,6 +1,6 @@
 //! A cluster whose nodes have a containerd each.
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, eventually};
 use pointsman_runtime::cri::archive::{self, Entry};
 use serde_json::{Value, json};
 use std::fs;
@@ -80,15 +80,16 @@ fn pods_run_from_images_on_all_nodes_and_nothing_of_them_stays() {
     // Service, rules and the other node; a static busybox cannot look up addresses itself.
     let address = cluster.kubectl(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"]);
     let ask = format!("for i in 1 2 3 4 5 6; do curl -sS -m 5 http://{address}; done");
-    let asked = Command::new(env!("CARGO_BIN_EXE_pointsman"))
-        .args(["exec", "--name", &cluster.name, "n1", "--", "sh", "-c", &ask])
-        .output()
-        .unwrap();
-    let answers = String::from_utf8_lossy(&asked.stdout).into_owned();
-    assert!(
-        answers.lines().count() == 6 && answers.lines().all(|line| line.starts_with("web-")),
-        "{answers}"
-    );
+    // Pods are ready a moment before all rules lead to them.
+    eventually("the Service answers on the node", || {
+        let asked = Command::new(env!("CARGO_BIN_EXE_pointsman"))
+            .args(["exec", "--name", &cluster.name, "n1", "--", "sh", "-c", &ask])
+            .output()
+            .unwrap();
+        let answers = String::from_utf8_lossy(&asked.stdout);
+        let all = answers.lines().count() == 6 && answers.lines().all(|line| line.starts_with("web-"));
+        all.then_some(())
+    });
 
     // A crash leaves containers behind; the next start, or its end, removes them.
     cluster.kill();
