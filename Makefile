@@ -32,6 +32,8 @@ TEST_PACKAGES := \
   iproute2:/usr/sbin/ip \
   conntrack:/usr/sbin/conntrack \
   containerd:/usr/bin/containerd \
+  containernetworking-plugins:/usr/lib/cni/ptp \
+  busybox-static:/bin/busybox \
   curl:/usr/bin/curl \
   runc:/usr/sbin/runc \
   e2fsprogs:/usr/sbin/mkfs.ext4 \

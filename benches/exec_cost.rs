@@ -16,7 +16,7 @@ use pointsman_fabric::Netns;
 use pointsman_runtime::process::{Config, ProcessRuntime};
 use pointsman_runtime::{
     ContainerId, ContainerName, ContainerSpec, ContainerStatus, ExecEnd, ExecRequest, Limits, Network,
-    PodUid, Runtime, SandboxSpec, Security, User,
+    PodUid, Pull, Runtime, SandboxSpec, Security, User,
 };
 
 /// About what an agent with a hundred pods holds.
@@ -165,6 +165,8 @@ fn container(pod: &PodUid) -> ContainerSpec {
             attempt: 0,
         },
         image: "host".into(),
+        pull: Pull::default(),
+        args: Vec::new(),
         command: vec!["sleep".into(), "600".into()],
         env: Vec::new(),
         working_dir: None,

@@ -51,6 +51,9 @@ enum Command {
     Status(up::StatusFlags),
     /// Run a command in a node or a pod of a cluster that `up` runs on this machine.
     Exec(up::ExecFlags),
+    /// Put images onto the nodes of a cluster that `up --runtime containerd` runs on this machine.
+    #[command(subcommand)]
+    Image(up::ImageCommand),
     /// Print completions for a shell.
     #[command(after_help = "For bash: source <(pointsman completions bash)")]
     Completions {
@@ -65,10 +68,10 @@ enum Command {
     Ca(ca::Flags),
     /// Run the loops that turn pods into endpoints, and the workloads that make pods.
     Controllers(Box<controllers::Flags>),
-    /// Run the agent of this node: pods as processes, probes, readiness, heartbeats.
+    /// Run the agent of this node: pods, probes, readiness, heartbeats.
     ///
     /// The kubelet's part: it runs the pods that are bound to the node as processes of this machine
-    /// (`image: host`), probes them, reports their readiness the moment it changes, and sends heartbeats.
+    /// (`image: host`), or has a container runtime run their images, probes them, reports their readiness the moment it changes, and sends heartbeats.
     ///
     /// It works in the network namespace that it is started in, which becomes the node's. Pods outlive it: a
     /// new agent on the same --root-dir finds them again, and those that were ready stay ready.
@@ -139,6 +142,7 @@ fn main() -> ExitCode {
         | Command::Down(_)
         | Command::Status(_)
         | Command::Exec(_)
+        | Command::Image(_)
         | Command::Profile(_)
         | Command::Doctor(_) => "warn",
         // Whatever it breaks complains; what matters is in its own lines.
@@ -168,6 +172,9 @@ fn main() -> ExitCode {
             }
             Command::Exec(flags) => {
                 return cluster::exec::run(&flags.name, &flags.target, &flags.command).await;
+            }
+            Command::Image(up::ImageCommand::Load { name, archive }) => {
+                cluster::containers::load(&name, &archive)
             }
             Command::Completions { shell } => complete(shell),
             Command::Apiserver(flags) => apiserver::run(*flags).await,

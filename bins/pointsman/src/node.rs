@@ -17,8 +17,9 @@ use pointsman_node_agent::gate::Gate;
 use pointsman_node_agent::node::{Frequency, Identity};
 use pointsman_node_agent::{ClusterDns, Config, run as run_agent};
 use pointsman_probe_io::{Config as ProbeConfig, Policy, Reading};
-use pointsman_runtime::AddressRange;
+use pointsman_runtime::cri::{self, CriRuntime};
 use pointsman_runtime::process::{Config as RuntimeConfig, ProcessRuntime};
+use pointsman_runtime::{AddressRange, Runtime};
 use pointsman_telemetry::{BuildInfo, Registry, register_process};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -42,6 +43,10 @@ pub struct Flags {
     /// Where the node's files live: pods, logs, addresses in use.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/pointsman/node")]
     root_dir: PathBuf,
+    /// Socket of the container runtime that runs pods from images, such as unix:///run/containerd/containerd.sock.
+    /// Without one, containers are processes of this host, and the only image is `host`.
+    #[arg(long, value_name = "ENDPOINT")]
+    container_runtime_endpoint: Option<String>,
     /// The node's addresses, the primary one first; by default the one that the kernel would use to reach the API
     /// server.
     #[arg(long, value_name = "IP[,IP]", value_delimiter = ',')]
@@ -143,7 +148,7 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         return run_probe_only(flags).await;
     }
     let enforces_limits = flags.enforce_limits;
-    let mut config = resolve(flags).await?;
+    let (mut config, endpoint) = resolve(flags).await?;
     let registry = Registry::new();
     let build = BuildInfo {
         version: env!("CARGO_PKG_VERSION"),
@@ -151,15 +156,27 @@ pub async fn run(flags: Flags) -> anyhow::Result<()> {
         role: "node",
     };
     register_process(&registry, build);
-    let mut settings = RuntimeConfig::new(&config.root_dir);
-    settings.node_addresses.clone_from(&config.identity.addresses);
-    let runtime = ProcessRuntime::open(settings)
-        .await
-        .context("opening the runtime")?;
-    let abilities = runtime.abilities();
-    tracing::info!(?abilities, "the runtime is open");
-    config.lenient = (!enforces_limits).then_some(abilities);
-    run_until_signal(|stopping| run_agent(config, Arc::new(runtime), registry, stopping)).await
+    let runtime: Arc<dyn Runtime> = match endpoint {
+        Some(endpoint) => {
+            let runtime = CriRuntime::open(cri::Config::new(&config.root_dir, endpoint)).await;
+            let runtime = runtime.context("opening the runtime")?;
+            runtime.version().clone_into(&mut config.identity.runtime);
+            tracing::info!(version = runtime.version(), "the container runtime is there");
+            Arc::new(runtime)
+        }
+        None => {
+            let mut settings = RuntimeConfig::new(&config.root_dir);
+            settings.node_addresses.clone_from(&config.identity.addresses);
+            let runtime = ProcessRuntime::open(settings)
+                .await
+                .context("opening the runtime")?;
+            let abilities = runtime.abilities();
+            tracing::info!(?abilities, "the runtime is open");
+            config.lenient = (!enforces_limits).then_some(abilities);
+            Arc::new(runtime)
+        }
+    };
+    run_until_signal(|stopping| run_agent(config, runtime, registry, stopping)).await
 }
 
 async fn run_probe_only(flags: Flags) -> anyhow::Result<()> {
@@ -189,8 +206,8 @@ fn node_name(given: Option<String>) -> anyhow::Result<String> {
     })
 }
 
-/// Flags, then the file, then defaults.
-async fn resolve(flags: Flags) -> anyhow::Result<Config> {
+/// Flags, then the file, then defaults. Returns the container runtime's endpoint besides, if there is one.
+async fn resolve(flags: Flags) -> anyhow::Result<(Config, Option<String>)> {
     let file: File = config_file::read(flags.config.as_deref())?;
     let gates = gates(flags.feature_gates.as_deref(), &file)?;
     let kubeconfig = flags.kubeconfig.as_deref();
@@ -215,6 +232,10 @@ async fn resolve(flags: Flags) -> anyhow::Result<Config> {
         true => file.register_with_taints.unwrap_or_default(),
         false => flags.register_with_taints,
     };
+    let endpoint = flags
+        .container_runtime_endpoint
+        .or(file.container_runtime_endpoint);
+    let endpoint = endpoint.filter(|endpoint| !endpoint.is_empty());
     let own = flags.tls_cert_file.zip(flags.tls_private_key_file);
     let mut config = Config {
         serving: own.or(file.tls_cert_file.zip(file.tls_private_key_file)),
@@ -231,6 +252,7 @@ async fn resolve(flags: Flags) -> anyhow::Result<Config> {
             taints,
             max_pods: flags.max_pods.or(file.max_pods).unwrap_or(110),
             version: VERSION.into(),
+            runtime: concat!("pointsman://", env!("CARGO_PKG_VERSION")).into(),
         },
         root_dir: flags.root_dir,
         listen: (port != 0).then_some(serving),
@@ -250,7 +272,7 @@ async fn resolve(flags: Flags) -> anyhow::Result<Config> {
         shown: Value::Null,
     };
     config.shown = shown(&config, serving);
-    Ok(config)
+    Ok((config, endpoint))
 }
 
 fn cluster_dns(servers: Vec<IpAddr>, domain: Option<String>, file: &File) -> anyhow::Result<ClusterDns> {

@@ -3,8 +3,9 @@
 use crate::output::Output;
 use crate::shutdown::stop_signal;
 use crate::{apiserver, controllers, dns, duration};
-use clap::{Args, Parser, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use pointsman_api_server::Running as ApiServer;
+use pointsman_cluster::containers::RuntimeKind;
 use pointsman_cluster::up::{self, Config, Program};
 use pointsman_cluster::{merged_kubeconfig, plan, rootless};
 use pointsman_latency_profile::{Catalog, Profile, UnknownProfile};
@@ -35,6 +36,10 @@ pub struct Flags {
     /// How the nodes' proxies write rules.
     #[arg(long, value_enum, default_value_t = ProxyMode::Nftables)]
     proxy_mode: ProxyMode,
+    /// What runs pods: processes of this machine (`image: host`), or images in a containerd for each node, which needs
+    /// root and the programs containerd, runc and the usual CNI plugins.
+    #[arg(long, value_enum, default_value_t = RuntimeFlag::Processes)]
+    runtime: RuntimeFlag,
     /// Where the cluster's data lives; a later start finds it again.
     #[arg(long, value_name = "DIR", default_value = "data")]
     data_dir: PathBuf,
@@ -93,6 +98,14 @@ enum OpinionsOf {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
+enum RuntimeFlag {
+    /// Each container is a process of this machine.
+    Processes,
+    /// Images, in a containerd for each node.
+    Containerd,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
 enum ProxyMode {
     /// By netlink into nf_tables.
     Nftables,
@@ -120,6 +133,10 @@ impl Flags {
             proxy_mode: match self.proxy_mode {
                 ProxyMode::Nftables => up::ProxyMode::Nftables,
                 ProxyMode::Iptables => up::ProxyMode::Iptables,
+            },
+            runtime: match self.runtime {
+                RuntimeFlag::Processes => RuntimeKind::Processes,
+                RuntimeFlag::Containerd => RuntimeKind::Containerd,
             },
             data_dir: self.data_dir.clone(),
             listen: self.listen,
@@ -208,6 +225,23 @@ struct Role<F: Args> {
 fn role<F: Args>(arguments: Vec<OsString>) -> anyhow::Result<F> {
     let all = std::iter::once(OsString::from("up")).chain(arguments);
     Ok(Role::try_parse_from(all)?.flags)
+}
+
+/// What to do with images.
+#[derive(Subcommand)]
+pub enum ImageCommand {
+    /// Put an image from an archive, as `docker save` writes it, onto all nodes of a cluster.
+    #[command(
+        after_help = "Exit codes: 0 all nodes have it, 1 not, and the message says why, 2 wrong usage."
+    )]
+    Load {
+        /// The cluster's name.
+        #[arg(long, value_name = "NAME", default_value = "pointsman", value_parser = plan::check_name)]
+        name: String,
+        /// The archive, of Docker's or OCI's layout.
+        #[arg(value_name = "FILE.tar")]
+        archive: PathBuf,
+    },
 }
 
 /// Which cluster to stop.

@@ -23,6 +23,7 @@ pub struct File {
     pub sync_frequency: Option<Duration>,
     pub node_lease_duration_seconds: Option<u32>,
     pub max_pods: Option<u32>,
+    pub container_runtime_endpoint: Option<String>,
     #[serde(rename = "podCIDR")]
     pub pod_cidr: Option<String>,
     #[serde(rename = "clusterDNS")]

@@ -38,6 +38,15 @@ pub fn on_a_node(test: impl AsyncFnOnce(&mut Lab) + Send) {
 
 /// The same, with an agent that has these flags.
 pub fn on_a_node_with(flags: &'static [&'static str], test: impl AsyncFnOnce(&mut Lab) + Send) {
+    on_a_prepared_node(flags, || (), test);
+}
+
+/// The same, where something runs on the node already.
+pub fn on_a_prepared_node<T>(
+    flags: &'static [&'static str],
+    prepare: impl FnOnce() -> T + Send,
+    test: impl AsyncFnOnce(&mut Lab) + Send,
+) {
     if !rustix::process::geteuid().is_root() {
         return pointsman_testkit::skip::skip("a node needs root");
     }
@@ -47,6 +56,7 @@ pub fn on_a_node_with(flags: &'static [&'static str], test: impl AsyncFnOnce(&mu
     let address = Prefix::host(ADDRESS.parse::<std::net::IpAddr>().unwrap());
     network.add_address("lo", address).unwrap();
     let ran = namespace.run(|| {
+        let _prepared = prepare();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -175,6 +185,39 @@ impl Lab {
         let errors = String::from_utf8_lossy(&answer.stderr);
         assert!(answer.status.success(), "{path}: {errors}");
         String::from_utf8(answer.stdout).unwrap()
+    }
+
+    /// Runs a script in all containers of a containerd, and says how many there are.
+    pub fn in_containers(&self, script: &str) -> usize {
+        let socket = self
+            .flags
+            .iter()
+            .find_map(|flag| flag.strip_prefix("--container-runtime-endpoint=unix://"));
+        let ctr = |arguments: &[&str]| {
+            let mut command = std::process::Command::new("ctr");
+            let output = command
+                .args(["-a", socket.unwrap(), "-n", "k8s.io"])
+                .args(arguments)
+                .output()
+                .unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let tasks = ctr(&["tasks", "list", "-q"]);
+        // Sandboxes have no shell.
+        let ran = |task: &&str| {
+            ctr(&[
+                "tasks",
+                "exec",
+                "--exec-id",
+                "test",
+                task,
+                "sh",
+                "-c",
+                &format!("{script}; echo done"),
+            ])
+            .contains("done")
+        };
+        tasks.lines().filter(ran).count()
     }
 
     /// Ends the agent as `kill -9` does.

@@ -1,5 +1,6 @@
 //! The node agent with real processes, in a network namespace of its own: needs root.
 
+mod containers;
 mod flood;
 mod lab;
 mod logs;

@@ -9,6 +9,7 @@ mod ends;
 mod explain;
 mod harm;
 mod history;
+mod images;
 mod life;
 mod names;
 mod node_loss;

@@ -134,6 +134,9 @@ pub struct Container {
     pub name: String,
     #[serde(deserialize_with = "nullable")]
     pub image: String,
+    /// Always, IfNotPresent or Never.
+    #[serde(deserialize_with = "nullable")]
+    pub image_pull_policy: String,
     #[serde(deserialize_with = "nullable")]
     pub command: Vec<String>,
     #[serde(deserialize_with = "nullable")]

@@ -254,6 +254,7 @@ impl Machine {
             None => {
                 times.extend(self.deadline_at);
                 times.extend(self.units.iter().filter_map(Unit::due));
+                times.extend(self.units.iter().filter_map(Unit::shows_later));
                 times.extend(match self.sandbox {
                     Sandbox::Failed { retry_at } => Some(retry_at),
                     _ => None,

@@ -2,7 +2,7 @@
 
 use crate::ending::Why;
 use crate::machine::Machine;
-use crate::unit::{Role, Run, Unit, lost};
+use crate::unit::{Role, Run, Trouble, Unit, lost};
 use jiff::Timestamp;
 use pointsman_model::duration;
 use pointsman_objects::ConditionStatus;
@@ -281,7 +281,7 @@ impl Machine {
                 "The container could not be located when the pod was terminated",
             )),
             Run::Idle => match &unit.trouble {
-                Some(trouble) => waiting(&trouble.reason, trouble.message.clone()),
+                Some(trouble) => refused(trouble, unit, now),
                 None if self.spec.init_containers.is_empty() => waiting("ContainerCreating", String::new()),
                 None => waiting("PodInitializing", String::new()),
             },
@@ -292,7 +292,7 @@ impl Machine {
             },
             Run::Ended(ended) if self.ending.is_none() && unit.policy.restarts(ended.code) => {
                 match &unit.trouble {
-                    Some(trouble) => waiting(&trouble.reason, trouble.message.clone()),
+                    Some(trouble) => refused(trouble, unit, now),
                     None if unit.due().is_some_and(|due| due > now) => {
                         let wait = duration::go(unit.crash_wait());
                         let (name, pod) = (&unit.name, &self.label);
@@ -305,6 +305,11 @@ impl Machine {
             Run::Ended(ended) => State::Terminated(ended.clone()),
         }
     }
+}
+
+fn refused(trouble: &Trouble, unit: &Unit, now: Duration) -> State {
+    let (reason, message) = trouble.shown(&unit.image, now);
+    waiting(&reason, message)
 }
 
 fn waiting(reason: &str, message: String) -> State {

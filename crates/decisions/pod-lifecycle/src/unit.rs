@@ -16,6 +16,10 @@ const FORGIVEN_AFTER: Duration = Duration::from_secs(600);
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// The longest such wait.
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
+/// The reason of a start whose image could not be fetched. Registries are asked as seldom as programs are restarted.
+const PULL_FAILED: &str = "ErrImagePull";
+/// How long that is shown before the wait for the next attempt is.
+const PULL_SHOWN: Duration = Duration::from_secs(1);
 
 /// What part a container plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,6 +155,24 @@ pub(crate) struct Trouble {
     pub(crate) reason: String,
     pub(crate) message: String,
     pub(crate) retry_at: Duration,
+    /// When this becomes a wait for the next attempt to fetch the image, as people know it from the kubelet.
+    pub(crate) waits_from: Option<Duration>,
+}
+
+impl Trouble {
+    /// What to show of it now.
+    pub(crate) fn shown(&self, image: &str, now: Duration) -> (String, String) {
+        match self.waits_from.filter(|from| *from <= now) {
+            None => (self.reason.clone(), self.message.clone()),
+            Some(_) => {
+                let message = format!(
+                    "Back-off pulling image {image:?}: {}: {}",
+                    self.reason, self.message
+                );
+                ("ImagePullBackOff".to_owned(), message)
+            }
+        }
+    }
 }
 
 /// The wait of a container that keeps ending. The first restart is immediate.
@@ -347,6 +369,11 @@ impl Unit {
         }
     }
 
+    /// When what is shown of it changes by itself.
+    pub(crate) fn shows_later(&self) -> Option<Duration> {
+        self.trouble.as_ref()?.waits_from
+    }
+
     /// The wait that it is in because it keeps ending.
     pub(crate) fn crash_wait(&self) -> Duration {
         self.backoff.wait(self.ended_at)
@@ -381,12 +408,18 @@ impl Unit {
 
     /// The start was refused for a reason that may pass; the run does not count.
     pub(crate) fn refused(&mut self, reason: &str, message: &str, now: Duration) {
-        let wait = (FIRST_RETRY * (1 << self.refusals.min(16))).min(LONGEST_RETRY);
+        let is_pull = reason == PULL_FAILED;
+        let (first, longest) = match is_pull {
+            true => (FIRST_BACKOFF, LONGEST_BACKOFF),
+            false => (FIRST_RETRY, LONGEST_RETRY),
+        };
+        let wait = (first * (1 << self.refusals.min(16))).min(longest);
         self.refusals = self.refusals.saturating_add(1);
         self.trouble = Some(Trouble {
             reason: reason.into(),
             message: message.into(),
             retry_at: now + wait,
+            waits_from: is_pull.then_some(now + PULL_SHOWN),
         });
         self.run = match self.last.take() {
             Some(last) => {
@@ -442,5 +475,28 @@ mod tests {
         unit.begin(now);
         unit.refused("CreateContainerConfigError", "configmap \"c\" not found", now);
         assert_eq!(unit.due(), Some(Duration::from_secs(3)), "waits grow");
+    }
+
+    #[test]
+    fn an_image_that_cannot_be_fetched_is_asked_for_seldom_and_the_wait_is_shown() {
+        let mut unit = Unit::new(&Container::default(), Role::Main, &PodSpec::default());
+        let at = Duration::from_secs;
+        unit.begin(at(1));
+        unit.refused("ErrImagePull", "no such host", at(1));
+        assert_eq!((unit.due(), unit.shows_later()), (Some(at(11)), Some(at(2))));
+        let shown = |unit: &Unit, now| unit.trouble.as_ref().unwrap().shown("web:1", now);
+        assert_eq!(
+            shown(&unit, at(1)),
+            ("ErrImagePull".to_owned(), "no such host".to_owned())
+        );
+        let (reason, message) = shown(&unit, at(2));
+        assert_eq!(reason, "ImagePullBackOff");
+        assert_eq!(
+            message,
+            "Back-off pulling image \"web:1\": ErrImagePull: no such host"
+        );
+        unit.begin(at(11));
+        unit.refused("ErrImagePull", "no such host", at(11));
+        assert_eq!(unit.due(), Some(at(31)), "waits grow");
     }
 }

@@ -36,6 +36,8 @@ pub struct Identity {
     pub max_pods: u32,
     /// The version that `kubectl get nodes` shows.
     pub version: String,
+    /// What runs containers, as `NAME://VERSION`.
+    pub runtime: String,
 }
 
 /// Go's name of this machine's architecture.
@@ -110,7 +112,7 @@ impl Identity {
                 "bootID": host.boot_id,
                 "kernelVersion": host.kernel,
                 "osImage": host.os_image,
-                "containerRuntimeVersion": concat!("pointsman://", env!("CARGO_PKG_VERSION")),
+                "containerRuntimeVersion": self.runtime,
                 "kubeletVersion": self.version,
                 "kubeProxyVersion": "",
                 "operatingSystem": "linux",
@@ -292,6 +294,7 @@ mod tests {
             taints: Vec::new(),
             max_pods: 110,
             version: "v1".into(),
+            runtime: "pointsman://1".into(),
         }
     }
 

@@ -175,7 +175,11 @@ fn start_heartbeats(
 ) {
     let waiting = "no pod addresses yet: the Node has no spec.podCIDR";
     let trouble = config.pod_ranges.is_empty().then(|| waiting.to_owned());
-    let (trouble, troubled) = watch::channel(trouble);
+    let (trouble, of_ranges) = watch::channel(trouble);
+    let of_runtime = runtime.trouble();
+    let first = of_ranges.borrow().clone().or_else(|| of_runtime.borrow().clone());
+    let (any, troubled) = watch::channel(first);
+    tasks.spawn(either([of_ranges, of_runtime], any));
     let (frequency, often) = watch::channel(config.frequency);
     let (pool, pooled) = watch::channel(String::new());
     let (opinions, said) = watch::channel(None);
@@ -213,6 +217,25 @@ fn start_heartbeats(
     tasks.spawn(places.follow(client.clone()));
     let flags = (config.frequency, config.own_report_period);
     tasks.spawn(follow_settings(client.clone(), flags, frequency, pooled));
+}
+
+/// Says the first trouble of several, now and later.
+async fn either(mut troubles: [watch::Receiver<Option<String>>; 2], any: watch::Sender<Option<String>>) {
+    loop {
+        let first = troubles
+            .iter_mut()
+            .find_map(|trouble| trouble.borrow_and_update().clone());
+        any.send_if_modified(|before| std::mem::replace(before, first.clone()) != first);
+        let changes = troubles.iter_mut().map(|trouble| {
+            Box::pin(async {
+                // What cannot change any more has said its last.
+                if trouble.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            })
+        });
+        futures::future::select_all(changes).await;
+    }
 }
 
 /// Follows all Nodes: ours for the addresses of our pods, others for routes to theirs.

@@ -10,16 +10,13 @@ use pointsman_objects::pod_manifest::{Container, PodManifest, UserIds, VolumeMou
 use pointsman_pod_lifecycle::env::{self, Sources};
 use pointsman_pod_lifecycle::resolver::{ClusterDns, resolv_conf};
 use pointsman_runtime::{
-    Attachable, ContainerId, ContainerName, ContainerSpec, HostAlias, MountSpec, Network, PodUid,
+    Attachable, ContainerId, ContainerName, ContainerSpec, HostAlias, MountSpec, Network, PodUid, Pull,
     SandboxSpec, User, VolumeSpec,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use thiserror::Error;
-
-/// Where programs are looked for if the container does not say.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Why a spec cannot be carried out as things are: a waiting reason and a sentence.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -148,21 +145,20 @@ pub fn container(
         .container(name)
         .ok_or_else(|| config_error(format!("the pod has no container {name:?}")))?;
     let user = user(pod, container)?;
-    let env = environment(place, container, objects, &user)?;
+    let env = environment(place, container, objects)?;
     let lookup = |name: &str| env.get(name).map(String::as_str);
-    let words = container.command.iter().chain(&container.args);
-    let command: Vec<String> = words.map(|word| expand(word, lookup)).collect();
-    if command.is_empty() {
-        return Err(Refused {
-            reason: "CreateContainerError",
-            message: format!("container {name:?} has no command, and the host's files have no default one"),
-        });
-    }
+    let words = |list: &[String]| list.iter().map(|word| expand(word, lookup)).collect();
     let mounts = container.volume_mounts.iter().map(|mount| mounted(mount, lookup));
     Ok(ContainerSpec {
         id: container_id(&pod.metadata.uid, name, run)?,
         image: container.image.clone(),
-        command,
+        pull: match container.image_pull_policy.as_str() {
+            "Always" => Pull::Always,
+            "Never" => Pull::Never,
+            _ => Pull::IfNotPresent,
+        },
+        command: words(&container.command),
+        args: words(&container.args),
         working_dir: path(&container.working_dir),
         user,
         mounts: mounts.collect::<Result<_, _>>()?,
@@ -193,7 +189,6 @@ fn environment(
     place: &Place<'_>,
     container: &Container,
     objects: &Objects,
-    user: &User,
 ) -> Result<BTreeMap<String, String>, Refused> {
     let texts = objects.texts();
     let sources = Sources {
@@ -202,9 +197,7 @@ fn environment(
         resource: &|path| container.resource(path).map(|units| units.to_string()),
     };
     let own = env::environment(container, &sources).map_err(|error| config_error(error.to_string()))?;
-    let home = if user.uid == 0 { "/root" } else { "/" };
-    let fixed = [("PATH", PATH), ("HOSTNAME", place.pod.hostname()), ("HOME", home)];
-    let mut env: BTreeMap<String, String> = fixed.map(|(key, value)| (key.into(), value.into())).into();
+    let mut env = BTreeMap::from([("HOSTNAME".to_owned(), place.pod.hostname().to_owned())]);
     env.extend(objects.api_server.iter().cloned());
     env.extend(own);
     Ok(env)
@@ -212,9 +205,10 @@ fn environment(
 
 fn user(pod: &PodManifest, container: &Container) -> Result<User, Refused> {
     let (shared, own) = (&pod.spec.security_context, container.security_context.user);
-    let number = |of: fn(&UserIds) -> Option<i64>| id(of(&own).or(of(&shared.user)).unwrap_or(0));
+    let number = |of: fn(&UserIds) -> Option<i64>| of(&own).or(of(&shared.user)).map(id).transpose();
     let uid = number(|ids| ids.run_as_user)?;
-    if own.run_as_non_root.or(shared.user.run_as_non_root) == Some(true) && uid == 0 {
+    let never_root = own.run_as_non_root.or(shared.user.run_as_non_root) == Some(true);
+    if never_root && uid == Some(0) {
         return Err(config_error("container has runAsNonRoot and would run as root"));
     }
     let groups = shared.supplemental_groups.iter().copied().chain(shared.fs_group);
@@ -223,6 +217,7 @@ fn user(pod: &PodManifest, container: &Container) -> Result<User, Refused> {
         uid,
         gid: number(|ids| ids.run_as_group)?,
         groups: groups.into_iter().collect(),
+        never_root,
     })
 }
 
@@ -293,12 +288,18 @@ mod tests {
         };
         let spec = container(&place, "c", 3, &objects()).unwrap();
         assert_eq!(spec.id.to_string(), "u-1/c/3");
-        assert_eq!(spec.command, ["run", "me", "--ip=10.0.0.7"]);
+        assert_eq!(
+            (spec.command, spec.args),
+            (
+                vec!["run".to_owned(), "me".to_owned()],
+                vec!["--ip=10.0.0.7".to_owned()]
+            )
+        );
         let env: BTreeMap<_, _> = spec.env.iter().cloned().collect();
         assert_eq!((env["APP"].as_str(), env["MEM"].as_str()), ("web", "67108864"));
         assert_eq!(env["HOSTNAME"], "web-0");
         assert_eq!(spec.limits.cpu_millis, Some(250));
-        assert_eq!((spec.user.uid, spec.user.gid), (1000, 5));
+        assert_eq!((spec.user.uid, spec.user.gid), (Some(1000), Some(5)));
         assert_eq!(spec.user.groups, [7]);
         assert!(spec.security.no_new_privileges && spec.mounts[0].read_only);
     }
@@ -343,9 +344,6 @@ mod tests {
             };
             container(&place, "c", 0, &objects()).unwrap_err()
         };
-        pod["spec"]["containers"][0]["command"] = json!([]);
-        pod["spec"]["containers"][0]["args"] = json!([]);
-        assert_eq!(refused(&pod).reason, "CreateContainerError");
         pod["spec"]["containers"][0]["securityContext"] = json!({"runAsUser": 0, "runAsNonRoot": true});
         assert_eq!(refused(&pod).reason, "CreateContainerConfigError");
         pod["spec"]["containers"][0]["securityContext"] = json!({"runAsUser": -1});

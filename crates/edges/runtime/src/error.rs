@@ -62,6 +62,12 @@ pub enum Refusal {
     InvalidImageName,
     /// The runtime has no such image and cannot fetch it.
     ImageNotSupported,
+    /// The image could not be fetched.
+    PullFailed,
+    /// The image is not here, and must not be fetched.
+    NeverPulled,
+    /// Neither the spec nor the image names a program.
+    NoCommand,
     /// Something else in the spec cannot be carried out.
     InvalidSpec,
 }
@@ -72,6 +78,9 @@ impl Refusal {
         match self {
             Self::InvalidImageName => "InvalidImageName",
             Self::ImageNotSupported => "ImageNotSupported",
+            Self::PullFailed => "ErrImagePull",
+            Self::NeverPulled => "ErrImageNeverPull",
+            Self::NoCommand => "CreateContainerError",
             Self::InvalidSpec => "CreateContainerConfigError",
         }
     }

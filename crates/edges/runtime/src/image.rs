@@ -29,7 +29,7 @@ pub fn check_image(image: &str) -> Result<(), RuntimeError> {
 }
 
 /// A rough check of `registry:port/path/name:tag@digest`; nothing is fetched, so it only picks the reason.
-fn is_reference(image: &str) -> bool {
+pub(crate) fn is_reference(image: &str) -> bool {
     let (name, digest) = match image.split_once('@') {
         Some((name, digest)) => (name, Some(digest)),
         None => (image, None),

@@ -6,9 +6,11 @@
 //!
 //! - [`process::ProcessRuntime`] runs containers as processes in namespaces and cgroups of their own. Each
 //!   has a [`shim`] that outlives the agent.
+//! - [`cri::CriRuntime`] has a container runtime such as containerd run containers from images.
 //! - [`fake::FakeRuntime`] behaves like a runtime without touching the system.
 
 mod cgroup;
+pub mod cri;
 pub mod error;
 pub mod fake;
 pub mod id;
@@ -30,7 +32,7 @@ pub use security::{Capabilities, CapabilitySet, Security, SystemCalls};
 pub use session::{Session, SessionRequest, Terminal};
 pub use spec::{
     Attachable, ContainerSpec, ExecRequest, FileContent, FileSet, HostAlias, Limits, Medium, MountSpec,
-    Network, SandboxSpec, Signal, User, VolumeSource, VolumeSpec,
+    Network, Pull, SandboxSpec, Signal, User, VolumeSource, VolumeSpec,
 };
 pub use state::{
     ContainerState, ContainerStatus, ExecEnd, ExecOutcome, Exit, ExitCause, PodState, RuntimeEvent, Sandbox,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::{
     AddressRange, Attachable, ContainerId, ContainerSpec, ContainerState, ExecOutcome, ExecRequest, Exit,
@@ -80,6 +80,11 @@ pub trait Runtime: Send + Sync {
 
     /// Everything there is, in order of pod.
     fn list(&self) -> Pending<'_, Vec<PodState>>;
+
+    /// Why no pods can be run here at the moment, now and later.
+    fn trouble(&self) -> watch::Receiver<Option<String>> {
+        watch::channel(None).1
+    }
 
     /// A new receiver of all events from now on. What happened before is in [`list`](Self::list): a
     /// caller subscribes first and lists then.

@@ -147,6 +147,12 @@ impl CapabilitySet {
         self.0
     }
 
+    /// The names of those that have one.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        let held = move |number: &usize| self.0 & (1 << number) != 0;
+        (0..NAMES.len()).filter(held).map(|number| NAMES[number])
+    }
+
     pub(crate) fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
@@ -154,12 +160,7 @@ impl CapabilitySet {
 
 impl std::fmt::Display for CapabilitySet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let names = NAMES
-            .iter()
-            .enumerate()
-            .filter(|(number, _)| self.0 & (1 << number) != 0);
-        let names: Vec<&str> = names.map(|(_, name)| *name).collect();
-        f.write_str(&names.join(", "))
+        f.write_str(&self.names().collect::<Vec<_>>().join(", "))
     }
 }
 

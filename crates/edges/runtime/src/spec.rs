@@ -110,11 +110,16 @@ pub struct ContainerSpec {
     pub id: ContainerId,
     /// The image; what else a runtime accepts is its own business, and a refusal says so.
     pub image: String,
-    /// The program and its arguments. The program is looked up in the `PATH` of [`Self::env`].
+    /// When the image is fetched.
+    pub pull: Pull,
+    /// The program and its first arguments; the image's if empty. The program is looked up in the `PATH` of
+    /// [`Self::env`].
     pub command: Vec<String>,
+    /// What follows [`Self::command`]; if both are empty, the image's.
+    pub args: Vec<String>,
     /// The whole environment. A later value for a name wins.
     pub env: Vec<(String, String)>,
-    /// The directory the program starts in; `/` if `None`.
+    /// The directory the program starts in; the image's if `None`, which is `/` for `host`.
     pub working_dir: Option<PathBuf>,
     /// Who it runs as.
     pub user: User,
@@ -145,12 +150,23 @@ pub struct Attachable {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
-    /// The user id.
-    pub uid: u32,
+    /// The user id; the image's own user if `None`, which is root for `host`.
+    pub uid: Option<u32>,
     /// The primary group id.
-    pub gid: u32,
+    pub gid: Option<u32>,
     /// The supplementary group ids.
     pub groups: Vec<u32>,
+    /// Whether a container is refused that would run as root.
+    pub never_root: bool,
+}
+
+/// When an image is fetched (`imagePullPolicy`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Pull {
+    Always,
+    #[default]
+    IfNotPresent,
+    Never,
 }
 
 /// One volume in a container's file tree.

@@ -38,6 +38,8 @@ pub struct Record {
     /// Where nodes and pods ask the shutdown gate, if there is one.
     pub gate: Option<SocketAddr>,
     pub nodes: Vec<NodeRecord>,
+    /// Whether nodes have a containerd each.
+    pub containerd: bool,
     /// How the nodes' proxies write rules.
     pub proxy_mode: String,
     /// Where the addresses of pods are from.

@@ -1,6 +1,7 @@
 //! What is left of a cluster that stopped or died, and how does it go?
 
 use super::claim::Record;
+use super::containers;
 use super::nodes::root_dir;
 use super::plan::{host_link, is_namespace_of};
 use anyhow::{Context, bail};
@@ -70,6 +71,13 @@ impl fmt::Display for Removed {
 /// where pods may be.
 pub async fn remove(cluster: &str, record: &Record) -> Removed {
     let mut removed = Removed::default();
+    // What a container runtime has needs it to go; killed alone, its programs would stay.
+    for node in record.nodes.iter().filter(|_| record.containerd) {
+        match containers::remove_pods(record, node).await {
+            Ok(pods) => removed.pods += pods,
+            Err(error) => removed.remains(format_args!("the containers of {}: {error:#}", node.name)),
+        }
+    }
     let names: Vec<String> = Netns::names()
         .unwrap_or_else(|error| {
             removed.remains(error);

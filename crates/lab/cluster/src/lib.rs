@@ -13,6 +13,7 @@
 
 mod apart;
 pub mod claim;
+pub mod containers;
 mod demo;
 pub mod detach;
 mod dns;

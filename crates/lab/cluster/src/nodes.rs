@@ -1,5 +1,6 @@
 //! What runs on each node, and when does it serve?
 
+use super::containers::{self, RuntimeKind};
 use super::plan::{NodePlan, Plan};
 use super::supervise::{Spec, Supervisor};
 use crate::plain_http;
@@ -87,7 +88,7 @@ pub fn proxy_kubeconfig(data_dir: &Path) -> PathBuf {
 }
 
 /// Starts what runs on a node.
-pub fn start(
+pub async fn start(
     plan: &Plan,
     node: &NodePlan,
     credentials: &Credentials,
@@ -97,9 +98,18 @@ pub fn start(
     let namespace = Netns::named(&node.namespace)?;
     let agent = credentials.agents.get(&node.name);
     let agent = agent.with_context(|| format!("{} has no kubeconfig", node.name))?;
+    let mut of_agent = agent_arguments(plan, node, agent, settings);
+    if settings.runtime == RuntimeKind::Containerd {
+        let files = containers::prepare(&settings.roots.join(&node.name))?;
+        of_agent.push(format!("--container-runtime-endpoint={}", files.endpoint()).into());
+        let log = settings.log(&node.name, "containerd");
+        supervisor.keep(containers::keep(&node.name, &namespace, &files, log));
+        let well = containers::wait(files).await;
+        well.with_context(|| format!("{}: {}", node.name, settings.last_words(&node.name, "containerd")))?;
+    }
     let roles = [
         ("proxy", proxy_arguments(plan, node, credentials, settings)),
-        ("node", agent_arguments(plan, node, agent, settings)),
+        ("node", of_agent),
     ];
     for (role, arguments) in roles {
         let (namespace, program) = (namespace.clone(), settings.program.clone());
@@ -136,6 +146,8 @@ pub struct Settings {
     pub dns: IpAddr,
     /// How often agents report.
     pub report_every: Option<Duration>,
+    /// What runs the nodes' pods.
+    pub runtime: RuntimeKind,
     /// Who says which nodes are not reached.
     pub opinions: Opinions,
     /// When proxies reset connections to pods of a node that is gone.

@@ -1,6 +1,7 @@
 //! How does each part start, with which arguments?
 
 use super::claim::{NodeRecord, Record};
+use super::containers::RuntimeKind;
 use super::plan::Plan;
 use super::progress::Progress;
 use super::supervise::Supervisor;
@@ -138,6 +139,7 @@ pub async fn start_nodes(
             Some(profile) => Some(profile.values.report.get()),
             None => config.is_impatient().then_some(IMPATIENT_REPORTS),
         },
+        runtime: config.runtime,
         opinions: config.opinions,
         reset_dead_connections: config.reset_dead_connections,
         zones: plan
@@ -149,7 +151,7 @@ pub async fn start_nodes(
     };
     std::fs::create_dir_all(&settings.logs).with_context(|| format!("making {}", settings.logs.display()))?;
     for node in plan.nodes() {
-        nodes::start(plan, &node, &credentials, &settings, supervisor)?;
+        nodes::start(plan, &node, &credentials, &settings, supervisor).await?;
     }
     let (mut failed, mut serving) = (0, Vec::new());
     for node in plan.nodes() {
@@ -279,6 +281,7 @@ pub fn record(config: &Config, plan: Option<&Plan>) -> Record {
             .collect(),
         controllers: plan.map(controllers_address),
         dns: plan.map(dns::health_address),
+        containerd: config.runtime == RuntimeKind::Containerd,
         proxy_mode: config.proxy_mode.as_str().to_owned(),
         pod_range: plan.map(|plan| plan.pod_range().to_string()).unwrap_or_default(),
         ..Record::default()

@@ -1,6 +1,7 @@
 //! `pointsman up`: everything on this machine.
 
 use crate::claim::{self, Claim, Record};
+use crate::containers::RuntimeKind;
 use crate::plan::{Block, Plan};
 use crate::progress::{Output, Progress};
 use crate::supervise::Supervisor;
@@ -28,6 +29,8 @@ pub struct Config {
     pub zones: Vec<String>,
     /// How the nodes' proxies write rules.
     pub proxy_mode: ProxyMode,
+    /// What runs the nodes' pods.
+    pub runtime: RuntimeKind,
     /// Where the cluster's data lives; a later start finds it again.
     pub data_dir: PathBuf,
     /// The kubeconfig that the cluster is merged into as long as it runs.
@@ -116,6 +119,9 @@ pub async fn run<P: Program>(mut config: Config) -> anyhow::Result<()> {
     let progress = Progress::new(config.output);
     if config.is_impatient() && config.nodes == 0 {
         bail!("--demo and --apart need nodes");
+    }
+    if config.runtime == RuntimeKind::Containerd && (config.inside.is_some() || config.demo) {
+        bail!("--runtime containerd needs root, and --demo shows processes");
     }
     if let Some(doors) = config.inside {
         let [server, page] = doors.open().context("taking over the listeners")?;
@@ -425,11 +431,16 @@ fn how_to_use(facts: &Record) -> String {
         ),
         None => format!("export KUBECONFIG={}", facts.kubeconfig.display()),
     };
+    let second = match facts.containerd {
+        true => format!("pointsman image load{name} web.tar  # from `docker save`; then use it as an image"),
+        false => "kubectl create deployment web --image=host --replicas=3 -- python3 -m http.server 8080"
+            .to_owned(),
+    };
     let page = facts.page.as_deref().unwrap_or("none without nodes");
     format!(
         "serving   {}\npage      {page}\n\nTry, in another terminal:\n  \
          {first}\n  \
-         kubectl create deployment web --image=host --replicas=3 -- python3 -m http.server 8080\n  \
+         {second}\n  \
          kubectl expose deployment web --port=80 --target-port=8080 && kubectl get services,endpointslices\n  \
          {third}\n\n\
          Ctrl-C or `pointsman down{name}` stops it; the next start finds its data in {}.",

@@ -164,6 +164,7 @@ impl Cluster {
                 taints: Vec::new(),
                 max_pods: 110,
                 version: "v1".into(),
+                runtime: "pointsman://1".into(),
             },
             root_dir: self.home.path().to_owned(),
             listen: None,

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Limits, Security, User};
+use crate::{Limits, Pull, Security, User};
 
 fn sandbox(uid: &str) -> SandboxSpec {
     SandboxSpec {
@@ -24,6 +24,8 @@ fn container(uid: &str, name: &str) -> ContainerSpec {
             attempt: 0,
         },
         image: "host".into(),
+        pull: Pull::default(),
+        args: Vec::new(),
         command: vec!["server".into()],
         env: Vec::new(),
         working_dir: None,

@@ -69,7 +69,7 @@ impl Abilities {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Capabilities, ContainerId, ContainerName, PodUid, Security, User};
+    use crate::{Capabilities, ContainerId, ContainerName, PodUid, Pull, Security, User};
     use std::collections::BTreeMap;
 
     const NOTHING: Abilities = Abilities {
@@ -89,7 +89,9 @@ mod tests {
                 attempt: 0,
             },
             image: "host".into(),
+            pull: Pull::default(),
             command: vec!["true".into()],
+            args: Vec::new(),
             env: Vec::new(),
             working_dir: None,
             user: User::default(),

@@ -9,7 +9,7 @@ use super::layout::Layout;
 use super::record::SandboxRecord;
 use crate::image::check_image;
 use crate::shim::child::DEFAULT_PATH;
-use crate::shim::protocol::{Bind, Launch, Root, file};
+use crate::shim::protocol::{Bind, Ids, Launch, Root, file};
 use crate::{ContainerSpec, Network, Refusal, RuntimeError, VolumeSource};
 
 /// What the runtime's configuration says about every container.
@@ -29,13 +29,25 @@ pub fn plan(
     defaults: Defaults,
 ) -> Result<Launch, RuntimeError> {
     check_image(&spec.image)?;
-    if spec.command.is_empty() {
+    let command: Vec<String> = spec.command.iter().chain(&spec.args).cloned().collect();
+    if command.is_empty() {
+        return Err(RuntimeError::Refused {
+            reason: Refusal::NoCommand,
+            message: "the image \"host\" has no program of its own: give a command".to_owned(),
+        });
+    }
+    let user = Ids {
+        uid: spec.user.uid.unwrap_or(0),
+        gid: spec.user.gid.unwrap_or(0),
+        groups: spec.user.groups.clone(),
+    };
+    if spec.user.never_root && user.uid == 0 {
         return Err(refused(
-            "the image \"host\" has no program of its own: give a command".to_owned(),
+            "container has runAsNonRoot and would run as root".to_owned(),
         ));
     }
     let has_nul = |text: &String| text.contains('\0');
-    if spec.command.iter().any(has_nul)
+    if command.iter().any(has_nul)
         || spec
             .env
             .iter()
@@ -54,10 +66,10 @@ pub fn plan(
     }
     let has_own_network = pod.spec.network == Network::Own;
     Ok(Launch {
-        command: spec.command.clone(),
-        env: environment(spec, &pod.spec.hostname),
+        env: environment(spec, user.uid, &pod.spec.hostname),
+        command,
         working_dir: working_dir(spec)?,
-        user: spec.user.clone(),
+        user,
         security: spec.security,
         hostname: has_own_network.then(|| pod.spec.hostname.clone()),
         netns: has_own_network.then(|| pointsman_fabric::Netns::path_of(&layout.netns(&spec.id.pod))),
@@ -73,8 +85,8 @@ pub fn plan(
 }
 
 /// The environment, with what an image would usually say.
-fn environment(spec: &ContainerSpec, hostname: &str) -> Vec<(String, String)> {
-    let home = if spec.user.uid == 0 { "/root" } else { "/" };
+fn environment(spec: &ContainerSpec, uid: u32, hostname: &str) -> Vec<(String, String)> {
+    let home = if uid == 0 { "/root" } else { "/" };
     let usual = [("PATH", DEFAULT_PATH), ("HOME", home), ("HOSTNAME", hostname)];
     let is_missing = |name: &str| !spec.env.iter().any(|(given, _)| given == name);
     let missing = usual.into_iter().filter(|(name, _)| is_missing(name));
@@ -90,7 +102,12 @@ fn working_dir(spec: &ContainerSpec) -> Result<PathBuf, RuntimeError> {
     }
 }
 
-fn binds(spec: &ContainerSpec, pod: &SandboxRecord, layout: &Layout) -> Result<Vec<Bind>, RuntimeError> {
+/// What of the node's files a container sees where.
+pub(crate) fn binds(
+    spec: &ContainerSpec,
+    pod: &SandboxRecord,
+    layout: &Layout,
+) -> Result<Vec<Bind>, RuntimeError> {
     let etc = layout.etc(&spec.id.pod);
     let mut files = vec!["hosts", "hostname"];
     files.retain(|_| pod.spec.network == Network::Own);
@@ -168,7 +185,7 @@ fn check_target(target: &Path) -> Result<(), RuntimeError> {
     )))
 }
 
-fn refused(message: String) -> RuntimeError {
+pub(crate) fn refused(message: String) -> RuntimeError {
     RuntimeError::Refused {
         reason: Refusal::InvalidSpec,
         message,

@@ -10,15 +10,15 @@ pub mod addresses;
 mod cgroups;
 mod container;
 mod control;
-mod launch;
-mod layout;
+pub(crate) mod launch;
+pub(crate) mod layout;
 mod network;
-mod pod;
-mod record;
+pub(crate) mod pod;
+pub(crate) mod record;
 mod session;
 mod shares;
-mod table;
-mod volume;
+pub(crate) mod table;
+pub(crate) mod volume;
 
 use std::ffi::OsString;
 use std::io;
@@ -190,7 +190,9 @@ impl Runtime for ProcessRuntime {
 
     fn update_files(&self, pod: &PodUid, volume: &VolumeName, files: FileSet) -> Pending<'_, ()> {
         let (inner, pod, volume) = (Arc::clone(&self.inner), pod.clone(), volume.clone());
-        Box::pin(blocking(move || inner.update_files(&pod, &volume, &files)))
+        Box::pin(blocking(move || {
+            pod::update_files(&inner.layout, &pod, &volume, &files)
+        }))
     }
 
     fn start(&self, spec: ContainerSpec) -> Pending<'_, ContainerState> {
@@ -248,7 +250,7 @@ impl Runtime for ProcessRuntime {
 }
 
 /// Runs short system work off the async threads.
-async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, RuntimeError> + Send + 'static,
 ) -> Result<T, RuntimeError> {
     match tokio::task::spawn_blocking(work).await {

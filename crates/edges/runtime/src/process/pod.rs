@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use pointsman_fabric::Netns;
 
+use super::layout::Layout;
 use super::network::{self, Cable};
 use super::record::{self, SandboxRecord};
 use super::{Inner, ProcessRuntime, blocking, volume};
@@ -48,25 +49,6 @@ impl Inner {
         Ok(self.sandbox(&pod, &record))
     }
 
-    pub(super) fn update_files(
-        &self,
-        pod: &PodUid,
-        name: &VolumeName,
-        files: &FileSet,
-    ) -> Result<(), RuntimeError> {
-        let Some(record) = self.sandbox_record(pod)? else {
-            return Err(RuntimeError::NoSuchPod(pod.clone()));
-        };
-        let volume = record.spec.volumes.iter().find(|volume| volume.name == *name);
-        if !volume.is_some_and(|volume| matches!(volume.source, VolumeSource::Files(_))) {
-            return Err(RuntimeError::Refused {
-                reason: Refusal::InvalidSpec,
-                message: format!("volume {name} does not hold given files"),
-            });
-        }
-        volume::write_files(&self.layout.volume(pod, name), files, record.spec.volume_group)
-    }
-
     pub(super) fn list(&self) -> Result<Vec<PodState>, RuntimeError> {
         let pods = self
             .layout
@@ -104,8 +86,7 @@ impl Inner {
     }
 
     pub(super) fn sandbox_record(&self, pod: &PodUid) -> Result<Option<SandboxRecord>, RuntimeError> {
-        record::read(&self.layout.sandbox(pod))
-            .map_err(|error| RuntimeError::system(format!("read the record of pod {pod}"), error))
+        sandbox_record(&self.layout, pod)
     }
 
     /// Removes everything but processes that a shim still has to write down. The directory goes last: until
@@ -195,15 +176,42 @@ impl ProcessRuntime {
     }
 }
 
+/// What is written down about a pod.
+pub(crate) fn sandbox_record(layout: &Layout, pod: &PodUid) -> Result<Option<SandboxRecord>, RuntimeError> {
+    record::read(&layout.sandbox(pod))
+        .map_err(|error| RuntimeError::system(format!("read the record of pod {pod}"), error))
+}
+
+/// Replaces the files of a volume of given files.
+pub(crate) fn update_files(
+    layout: &Layout,
+    pod: &PodUid,
+    name: &VolumeName,
+    files: &FileSet,
+) -> Result<(), RuntimeError> {
+    let Some(record) = sandbox_record(layout, pod)? else {
+        return Err(RuntimeError::NoSuchPod(pod.clone()));
+    };
+    let volume = record.spec.volumes.iter().find(|volume| volume.name == *name);
+    if !volume.is_some_and(|volume| matches!(volume.source, VolumeSource::Files(_))) {
+        return Err(RuntimeError::Refused {
+            reason: Refusal::InvalidSpec,
+            message: format!("volume {name} does not hold given files"),
+        });
+    }
+    volume::write_files(&layout.volume(pod, name), files, record.spec.volume_group)
+}
+
 /// Removes a directory and all in it; a missing one is fine.
-pub(super) fn remove_tree(directory: &Path) -> io::Result<()> {
+pub(crate) fn remove_tree(directory: &Path) -> io::Result<()> {
     match fs::remove_dir_all(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         outcome => outcome,
     }
 }
 
-fn write_etc(directory: &Path, record: &SandboxRecord) -> io::Result<()> {
+/// Writes the files of a pod's `/etc`.
+pub(crate) fn write_etc(directory: &Path, record: &SandboxRecord) -> io::Result<()> {
     let spec = &record.spec;
     let mut hosts = String::from("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n");
     let own = record

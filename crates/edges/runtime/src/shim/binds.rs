@@ -163,7 +163,7 @@ fn open_plain(directory: &OwnedFd, name: &Path) -> rustix::io::Result<OwnedFd> {
 }
 
 /// Opens what is to be mounted. A path within a volume is never followed out of it.
-fn open_source(bind: &Bind) -> io::Result<OwnedFd> {
+pub(crate) fn open_source(bind: &Bind) -> io::Result<OwnedFd> {
     let volume = rustix::fs::open(&bind.source, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let Some(sub_path) = &bind.sub_path else {
         return Ok(volume);
@@ -188,12 +188,22 @@ fn make_beneath(volume: OwnedFd, path: &Path) -> io::Result<OwnedFd> {
         };
         let name = Path::new(name);
         match rustix::fs::mkdirat(&current, name, Mode::from_raw_mode(0o777)) {
-            Ok(()) | Err(Errno::EXIST) => {}
+            Ok(()) => open_to_all(&current, name)?,
+            Err(Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
         }
         current = open_beneath(&current, name)?;
     }
     Ok(current)
+}
+
+/// What was made in a volume is the pod's, whoever its programs run as and whatever our own mask is. No link is followed:
+/// a program may have been faster.
+fn open_to_all(above: &OwnedFd, name: &Path) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    let made = rustix::fs::openat2(above, name, flags, Mode::empty(), resolve)?;
+    Ok(rustix::fs::fchmod(made, Mode::from_raw_mode(0o777))?)
 }
 
 fn failure(bind: &Bind, error: io::Error) -> Failure {

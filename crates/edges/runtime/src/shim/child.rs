@@ -14,7 +14,8 @@ use rustix::thread::{self, set_thread_groups, set_thread_res_gid, set_thread_res
 
 use super::failure::Failure;
 use super::seccomp::Filter;
-use crate::{CapabilitySet, Security, StartFailure, SystemCalls, User};
+use crate::shim::protocol::Ids;
+use crate::{CapabilitySet, Security, StartFailure, SystemCalls};
 
 /// Where programs are looked for if the environment does not say.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -29,7 +30,7 @@ pub struct Program<'a> {
     /// The directory it starts in.
     pub working_dir: &'a Path,
     /// Who it runs as.
-    pub user: &'a User,
+    pub user: &'a Ids,
     /// What it is kept from.
     pub security: &'a Security,
     /// The `cgroup.procs` of the groups it joins.
@@ -129,7 +130,7 @@ struct Credentials {
 }
 
 impl Credentials {
-    fn new(user: &User, security: &Security) -> Self {
+    fn new(user: &Ids, security: &Security) -> Self {
         let wanted = security.capabilities;
         let bound = wanted.bound.within(capabilities_here());
         // Root has all of them when it becomes the program; others would lose even those that were asked for.

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::mounts::Share;
-use crate::{Attachable, ExecEnd, Security, StartFailure, User};
+use crate::{Attachable, ExecEnd, Security, StartFailure};
 
 /// Names of files in a container's directory.
 pub mod file {
@@ -34,6 +34,15 @@ pub mod file {
     pub const ROOT: &str = "root";
 }
 
+/// Who a program runs as.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ids {
+    pub uid: u32,
+    pub gid: u32,
+    /// The supplementary groups.
+    pub groups: Vec<u32>,
+}
+
 /// Everything a shim needs to know.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Launch {
@@ -44,7 +53,7 @@ pub struct Launch {
     /// The directory the program starts in.
     pub working_dir: PathBuf,
     /// Who it runs as.
-    pub user: User,
+    pub user: Ids,
     /// What it is kept from.
     pub security: Security,
     /// What `hostname` says.

@@ -14,9 +14,10 @@ async fn a_command_runs_as_the_container_does_and_its_end_and_output_are_reporte
     spec.env = vec![("GREETING".into(), "hello".into())];
     spec.working_dir = Some("/usr".into());
     spec.user = User {
-        uid: 4001,
-        gid: 4002,
+        uid: Some(4001),
+        gid: Some(4002),
         groups: vec![4003],
+        never_root: false,
     };
     let id = node.start(spec).await.unwrap().id;
     let says = node

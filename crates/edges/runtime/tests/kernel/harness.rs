@@ -8,8 +8,8 @@ use pointsman_fabric::Netns;
 use pointsman_runtime::process::{Config, ProcessRuntime};
 use pointsman_runtime::{
     ContainerId, ContainerName, ContainerSpec, ContainerState, ContainerStatus, ExecOutcome, ExecRequest,
-    Exit, Limits, MountSpec, Network, PodUid, Runtime, RuntimeError, Sandbox, SandboxSpec, Security, User,
-    VolumeName, VolumeSource, VolumeSpec,
+    Exit, Limits, MountSpec, Network, PodUid, Pull, Runtime, RuntimeError, Sandbox, SandboxSpec, Security,
+    User, VolumeName, VolumeSource, VolumeSpec,
 };
 
 /// Long enough for a busy machine; nothing waits this long unless it fails.
@@ -238,6 +238,8 @@ pub fn container(uid: &str, name: &str, command: &[&str]) -> ContainerSpec {
     ContainerSpec {
         id: id(uid, name, 0),
         image: "host".into(),
+        pull: Pull::default(),
+        args: Vec::new(),
         command: words(command),
         env: Vec::new(),
         working_dir: None,

@@ -49,9 +49,10 @@ async fn a_program_sees_its_environment_directory_user_and_host_name() {
     spec.env = vec![("GREETING".into(), "hello  world".into())];
     spec.working_dir = Some("/usr".into());
     spec.user = User {
-        uid: 4001,
-        gid: 4002,
+        uid: Some(4001),
+        gid: Some(4002),
         groups: vec![4003, 4004],
+        never_root: false,
     };
     let id = node.start(spec).await.unwrap().id;
     let log = node.log(&id).await;
@@ -214,7 +215,7 @@ async fn the_termination_message_of_a_program_is_kept() {
     node.open("a").await;
     let mut spec = shell("a", "main", "echo no database > /dev/termination-log; exit 1");
     spec.termination_message = Some("/dev/termination-log".into());
-    spec.user.uid = 4001;
+    spec.user.uid = Some(4001);
     let id = node.start(spec).await.unwrap().id;
     assert_eq!(node.exit(&id).await.message.as_deref(), Some("no database\n"));
     node.remove("a").await;

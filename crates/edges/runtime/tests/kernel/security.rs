@@ -82,14 +82,14 @@ async fn a_container_has_the_capabilities_that_its_spec_says_and_no_others() {
 
     // One that is not root has what was asked for by name, and nothing else.
     let mut user = held("user", capabilities(&["NET_BIND_SERVICE"], &["ALL"]));
-    user.user.uid = 4001;
+    user.user.uid = Some(4001);
     let user = node.start(user).await.unwrap().id;
     let bind = CapabilitySet::named("NET_BIND_SERVICE").unwrap().bits();
     for set in ["CapEff", "CapPrm", "CapBnd", "CapAmb"] {
         assert_eq!(status(&node, &user, set).await, bind, "{set}");
     }
     let mut plain = held("plain", Security::default());
-    plain.user.uid = 4001;
+    plain.user.uid = Some(4001);
     let plain = node.start(plain).await.unwrap().id;
     assert_eq!(status(&node, &plain, "CapEff").await, 0);
     assert!(
@@ -213,7 +213,7 @@ async fn the_default_profile_keeps_programs_from_administering_the_machine() {
             ..security(&[])
         },
     );
-    user.user.uid = 4001;
+    user.user.uid = Some(4001);
     let user = node.start(user).await.unwrap().id;
     assert_eq!(status(&node, &user, "NoNewPrivs").await, 1);
     node.remove("a").await;

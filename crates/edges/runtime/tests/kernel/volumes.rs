@@ -42,7 +42,7 @@ async fn containers_of_a_pod_share_a_scratch_volume_at_paths_the_host_does_not_h
     node.runtime.open_sandbox(spec).await.unwrap();
     let mut writer = shell("a", "writer", "echo hello > /made-up/data/file; exec sleep 78001");
     writer.mounts = vec![mount("data", "/made-up/data"), mount("ram", "/var/run/made-up")];
-    writer.user.uid = 4001;
+    writer.user.uid = Some(4001);
     writer.user.groups = vec![4500];
     let mut reader = shell("a", "reader", "exec sleep 78002");
     reader.mounts = vec![mount("data", "/elsewhere")];
