@@ -31,6 +31,8 @@ pub struct Kind {
     pub kind: &'static str,
     /// The resource name in URLs.
     pub plural: &'static str,
+    /// The name for one object; the kind in lower case if empty.
+    pub singular: &'static str,
     /// Abbreviations that kubectl accepts.
     pub short_names: &'static [&'static str],
     /// Groupings such as `all`.
@@ -208,6 +210,7 @@ impl Kind {
             version,
             kind,
             plural,
+            singular: "",
             short_names: &[],
             categories: &[],
             scope,
@@ -228,7 +231,10 @@ impl Kind {
 
     /// The resource name for one object, as kubectl accepts it.
     pub fn singular(&self) -> String {
-        self.kind.to_ascii_lowercase()
+        match self.singular {
+            "" => self.kind.to_ascii_lowercase(),
+            singular => singular.to_owned(),
+        }
     }
 
     /// The `apiVersion` field: `v1`, `apps/v1`.

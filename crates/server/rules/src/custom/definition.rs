@@ -13,11 +13,18 @@ use std::collections::BTreeSet;
 const MAX_DEPTH: usize = 64;
 /// Schemas within a schema.
 const MAX_NODES: usize = 50_000;
-/// Bytes of one pattern, and of what it compiles to.
+/// Bytes of one pattern.
 const MAX_PATTERN: usize = 4096;
-const MAX_COMPILED: usize = 1 << 20;
-/// Patterns in one schema.
-const MAX_PATTERNS: usize = 1_000;
+/// Bytes that one pattern may compile to. What it takes is found out from the smallest up.
+const COMPILED: [usize; 3] = [1 << 14, 1 << 17, 1 << 20];
+/// Bytes that the patterns of a definition may compile to, all versions together.
+const MAX_COMPILED: usize = 64 << 20;
+/// What stays in memory for each row, in numbers and bytes. Eight selectable fields are upstream's limit.
+const MAX_VERSIONS: usize = 100;
+const MAX_ALIASES: usize = 32;
+const MAX_COLUMNS: usize = 64;
+const MAX_SELECTABLE: usize = 8;
+const MAX_TEXT: usize = 1024;
 
 /// One served or stored version of a kind.
 #[derive(Debug)]
@@ -41,18 +48,20 @@ pub struct Version {
 
 /// The versions of a definition that was found sound.
 pub fn versions(definition: &Value) -> Vec<Version> {
+    let mut compiled = MAX_COMPILED;
     list_at(definition, &["spec", "versions"])
         .iter()
-        .map(version)
+        .map(|found| version(found, &mut compiled))
         .collect()
 }
 
-fn version(version: &Value) -> Version {
+fn version(version: &Value, compiled: &mut usize) -> Version {
     let mut schema = at(version, &["schema", "openAPIV3Schema"])
         .cloned()
         .unwrap_or_default();
-    let mut walk = Walk::default();
+    let mut walk = Walk::new(*compiled);
     walk.schema(&schema, "", 0, false);
+    *compiled = walk.compiled;
     let source = schema.to_string().into_bytes().into();
     strip(&mut schema);
     let text = |value: &Value, field: &str| str_at(value, &[field]).to_owned();
@@ -197,6 +206,8 @@ fn each(errors: &mut FieldErrors, path: &str, value: &str, faults: Vec<String>) 
 
 fn validate_versions(definition: &Value, errors: &mut FieldErrors) {
     let versions = list_at(definition, &["spec", "versions"]);
+    bounded(definition, errors);
+    let mut compiled = MAX_COMPILED;
     let mut seen = BTreeSet::new();
     for (index, version) in versions.iter().enumerate() {
         let here = format!("spec.versions[{index}]");
@@ -208,7 +219,7 @@ fn validate_versions(definition: &Value, errors: &mut FieldErrors) {
         let place = format!("{here}.schema.openAPIV3Schema");
         match at(version, &["schema", "openAPIV3Schema"]) {
             None => errors.push(FieldError::required(place, "schemas are required")),
-            Some(schema) => validate_schema(schema, &place, errors),
+            Some(schema) => validate_schema(schema, &place, &mut compiled, errors),
         }
         for (at, column) in list_at(version, &["additionalPrinterColumns"]).iter().enumerate() {
             let place = format!("{here}.additionalPrinterColumns[{at}]");
@@ -256,6 +267,47 @@ fn validate_versions(definition: &Value, errors: &mut FieldErrors) {
         let why = "must have exactly one version marked as storage version";
         errors.push(FieldError::invalid("spec.versions", Value::Null, why));
     }
+    stored_versions(definition, errors);
+}
+
+/// Limits what stays in memory of a row, and so in number and length what is written into it.
+fn bounded(definition: &Value, errors: &mut FieldErrors) {
+    let mut check = |place: String, list: &[Value], most: usize| {
+        if list.len() > most {
+            errors.push(FieldError::too_many(place.clone(), list.len(), most));
+        }
+        for (index, item) in list.iter().enumerate() {
+            let parts = item.as_object().into_iter().flat_map(|item| item.values());
+            let texts = parts.chain([item]).filter_map(Value::as_str);
+            if texts.map(str::len).any(|length| length > MAX_TEXT) {
+                errors.push(FieldError::too_long(format!("{place}[{index}]"), MAX_TEXT));
+            }
+        }
+    };
+    for field in ["shortNames", "categories"] {
+        let list = list_at(definition, &["spec", "names", field]);
+        check(format!("spec.names.{field}"), list, MAX_ALIASES);
+    }
+    let versions = list_at(definition, &["spec", "versions"]);
+    check("spec.versions".to_owned(), versions, MAX_VERSIONS);
+    for (index, version) in versions.iter().enumerate() {
+        for (field, most) in [
+            ("additionalPrinterColumns", MAX_COLUMNS),
+            ("selectableFields", MAX_SELECTABLE),
+        ] {
+            let place = format!("spec.versions[{index}].{field}");
+            check(place, list_at(version, &[field]), most);
+        }
+        let scale = at(version, &["subresources", "scale"]).map(std::slice::from_ref);
+        let place = format!("spec.versions[{index}].subresources.scale");
+        check(place, scale.unwrap_or_default(), 1);
+    }
+}
+
+/// Versions that objects may be stored in are among the definition's.
+pub(super) fn stored_versions(definition: &Value, errors: &mut FieldErrors) {
+    let versions = list_at(definition, &["spec", "versions"]).iter();
+    let seen: BTreeSet<&str> = versions.map(|version| str_at(version, &["name"])).collect();
     let kept: Vec<&str> = list_at(definition, &["status", "storedVersions"])
         .iter()
         .filter_map(Value::as_str)
@@ -270,8 +322,8 @@ fn validate_versions(definition: &Value, errors: &mut FieldErrors) {
     }
 }
 
-fn validate_schema(schema: &Value, place: &str, errors: &mut FieldErrors) {
-    let mut walk = Walk::default();
+fn validate_schema(schema: &Value, place: &str, compiled: &mut usize, errors: &mut FieldErrors) {
+    let mut walk = Walk::new(*compiled);
     if str_at(schema, &["type"]) != "object" {
         let found = str_at(schema, &["type"]);
         walk.errors.push(FieldError::invalid(
@@ -285,6 +337,7 @@ fn validate_schema(schema: &Value, place: &str, errors: &mut FieldErrors) {
         let why = format!("it has more than {MAX_NODES} schemas");
         walk.errors.push(FieldError::invalid(place, "", why));
     }
+    *compiled = walk.compiled;
     errors.append(&mut walk.errors);
 }
 
@@ -306,20 +359,21 @@ struct Walk {
     nodes: usize,
     /// Steps that are left for comparing defaults with their schemas.
     steps: usize,
+    /// Bytes that are left for compiled patterns.
+    compiled: usize,
 }
 
-impl Default for Walk {
-    fn default() -> Self {
+impl Walk {
+    fn new(compiled: usize) -> Self {
         Self {
+            compiled,
             errors: Vec::new(),
             patterns: Patterns::default(),
             nodes: 0,
             steps: schema::MAX_STEPS,
         }
     }
-}
 
-impl Walk {
     /// Checks a schema; `junctor` is whether it is an alternative, which may only narrow what is there.
     fn schema(&mut self, schema: &Value, path: &str, depth: usize, junctor: bool) {
         self.nodes += 1;
@@ -419,13 +473,19 @@ impl Walk {
         if self.patterns.contains_key(pattern) {
             return;
         }
-        let compiled = if pattern.len() > MAX_PATTERN || self.patterns.len() >= MAX_PATTERNS {
-            Err("it is too long, or there are too many patterns".to_owned())
-        } else {
-            let mut builder = RegexBuilder::new(pattern);
-            let built = builder.size_limit(MAX_COMPILED).build();
-            built.map_err(|why| format!("must be a valid regular expression: {why}"))
-        };
+        let mut compiled = Err("it is too long, or there are too many patterns".to_owned());
+        for size in COMPILED {
+            if pattern.len() > MAX_PATTERN || size > self.compiled {
+                break;
+            }
+            let built = RegexBuilder::new(pattern).size_limit(size).build();
+            let too_large = matches!(built, Err(regex::Error::CompiledTooBig(_)));
+            compiled = built.map_err(|why| format!("must be a valid regular expression: {why}"));
+            if !too_large {
+                self.compiled -= size;
+                break;
+            }
+        }
         match compiled {
             Ok(compiled) => drop(self.patterns.insert(pattern.to_owned(), compiled)),
             Err(why) => {

@@ -118,32 +118,46 @@ pub fn define(definition: &Value) -> Result<Option<Outcome>, String> {
         return Ok(None);
     }
     let name = str_at(definition, &["metadata", "name"]);
+    let (group, plural) = names_of(definition);
+    let (hash, terminating) = (
+        hash(definition),
+        at_some(definition, &["metadata", "deletionTimestamp"]),
+    );
+    if let Some(stored) = by_store_key(group, plural)
+        && is_in_force(name, hash, terminating)
+    {
+        return Ok(Some(Outcome {
+            stored,
+            restored: false,
+        }));
+    }
+    // Patterns take long to compile: nobody waits for that.
+    let versions = sorted(definition::versions(definition));
     let mut registry = REGISTRY
         .write()
         .unwrap_or_else(std::sync::PoisonError::into_inner);
-    let (group, plural) = names_of(definition);
     let before = registry
         .by_store_key
         .get(&(group.to_owned(), plural.to_owned()))
         .copied();
-    let versions = sorted(definition::versions(definition));
-    let hash = hash(definition);
     let stored_at = versions
         .iter()
         .position(|version| version.storage)
         .ok_or("it has no storage version")?;
     let stored = registry.row(definition, &versions[stored_at], None)?;
     let mut rows = Vec::new();
-    for (at, version) in versions.into_iter().enumerate() {
+    for (at, version) in versions.iter().enumerate() {
         let row = match at == stored_at {
             true => stored,
-            false => registry.row(definition, &version, Some(stored))?,
+            false => registry.row(definition, version, Some(stored))?,
         };
         rows.push((row, version.served));
+    }
+    for ((row, _), version) in rows.iter().zip(versions) {
         row.defined.expect("rows made here are").set(Definition {
             schema: version.schema,
             patterns: version.patterns,
-            terminating: at_some(definition, &["metadata", "deletionTimestamp"]),
+            terminating,
             deprecation: version.deprecation,
             hash,
             source: version.source,
@@ -173,6 +187,18 @@ pub fn define(definition: &Value) -> Result<Option<Outcome>, String> {
     registry.generation += 1;
     let restored = before.is_some_and(|before| before.version != stored.version);
     Ok(Some(Outcome { stored, restored }))
+}
+
+/// Whether this state of a definition is in force already: most writes change its status only.
+fn is_in_force(name: &str, hash: u64, terminating: bool) -> bool {
+    let rows = read(|registry| registry.rows.get(name).cloned());
+    let mut known = rows
+        .into_iter()
+        .flatten()
+        .filter_map(|(row, _)| Some(row.defined?.get()));
+    known
+        .next()
+        .is_some_and(|known| (known.hash, known.terminating) == (hash, terminating))
 }
 
 /// Takes a definition out of force.
@@ -307,6 +333,7 @@ impl Registry {
         let slot = *self.slots.entry(key).or_insert(next);
         let defined: &'static Defined = Box::leak(Box::new(Defined::new(kinds::ALL.len() + slot)));
         let row = Kind {
+            singular: leak(str_at(names, &["singular"])),
             short_names: leak_all(texts(names, "shortNames")),
             categories: leak_all(texts(names, "categories")),
             subresources: subresources(version),

@@ -12,6 +12,11 @@ use std::collections::{BTreeSet, HashMap};
 /// Steps that one validation may take: values compared with schemas. An object of 3 MiB in an ordinary schema
 /// takes fewer; alternatives within alternatives would take longer than anybody waits.
 pub(super) const MAX_STEPS: usize = 1_000_000;
+/// Values that defaults may add to an object.
+const MAX_FILLED: usize = 200_000;
+/// Values of an enumeration that a message shows, and letters of each.
+const SHOWN: usize = 50;
+const LETTERS: usize = 100;
 /// Mistakes reported per object.
 const MAX_ERRORS: usize = 100;
 
@@ -95,8 +100,30 @@ fn below(path: &str, name: &str) -> String {
     }
 }
 
-/// Fills in defaults. A `null` where none is allowed counts as absent.
-pub fn fill_in(value: &mut Value, schema: &Value) {
+/// Fills in defaults. A `null` where none is allowed counts as absent. Returns whether it came to an end: defaults of
+/// items within defaults multiply.
+pub fn fill_in(value: &mut Value, schema: &Value) -> bool {
+    let mut left = Some(MAX_FILLED);
+    fill_within(value, schema, &mut left);
+    left.is_some()
+}
+
+/// How many values a default is made of, long texts counted by their pieces.
+fn weight(value: &Value) -> usize {
+    match value {
+        Value::Object(map) => {
+            map.iter()
+                .map(|(name, inner)| weight(inner) + name.len() / 32)
+                .sum::<usize>()
+                + 1
+        }
+        Value::Array(items) => items.iter().map(weight).sum::<usize>() + 1,
+        Value::String(text) => text.len() / 32 + 1,
+        _ => 1,
+    }
+}
+
+fn fill_within(value: &mut Value, schema: &Value, left: &mut Option<usize>) {
     match value {
         Value::Object(map) => {
             if let Some(Value::Object(properties)) = schema.get("properties") {
@@ -106,20 +133,25 @@ pub fn fill_in(value: &mut Value, schema: &Value) {
                     if let Some(default) = default
                         && (null || !map.contains_key(name))
                     {
+                        *left = left.and_then(|left| left.checked_sub(weight(default)));
+                        if left.is_none() {
+                            return;
+                        }
                         map.insert(name.clone(), default.clone());
                     }
                     if let Some(inner) = map.get_mut(name) {
-                        fill_in(inner, schema);
+                        fill_within(inner, schema, left);
                     }
                 }
             }
             if let Some(schema) = values_schema(schema) {
-                map.values_mut().for_each(|inner| fill_in(inner, schema));
+                map.values_mut()
+                    .for_each(|inner| fill_within(inner, schema, left));
             }
         }
         Value::Array(items) => {
             if let Some(schema) = schema.get("items") {
-                items.iter_mut().for_each(|item| fill_in(item, schema));
+                items.iter_mut().for_each(|item| fill_within(item, schema, left));
             }
         }
         _ => {}
@@ -172,6 +204,11 @@ impl Check<'_> {
         }
     }
 
+    /// Takes the steps of comparing with a list.
+    fn charge(&mut self, length: usize) {
+        self.steps = self.steps.saturating_sub(length);
+    }
+
     fn value(&mut self, value: &Value, schema: &Value, path: &str) {
         if self.steps == 0 || self.errors.len() >= MAX_ERRORS {
             return;
@@ -183,12 +220,18 @@ impl Check<'_> {
         if !self.has_type(value, schema, path) {
             return;
         }
+        for list in ["enum", "required"] {
+            let length = schema.get(list).and_then(Value::as_array).map_or(0, Vec::len);
+            self.charge(length);
+        }
         if let Some(Value::Array(allowed)) = schema.get("enum")
             && !allowed.contains(value)
         {
             let texts: Vec<String> = allowed
                 .iter()
+                .take(SHOWN)
                 .map(|one| one.as_str().map_or_else(|| one.to_string(), str::to_owned))
+                .map(|text| text.chars().take(LETTERS).collect())
                 .collect();
             let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
             self.errors
@@ -322,6 +365,10 @@ impl Check<'_> {
             ),
             _ => return,
         };
+        self.charge(items.len() * keys.map_or(1, Vec::len));
+        if self.steps == 0 {
+            return;
+        }
         let mut seen = BTreeSet::new();
         for (at, item) in items.iter().enumerate() {
             let identity: Value = match keys {

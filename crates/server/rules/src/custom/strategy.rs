@@ -2,7 +2,7 @@
 
 use super::{Definition, conflict, definition, has_expressions, schema};
 use crate::decode::StrictError;
-use crate::field_error::FieldErrors;
+use crate::field_error::{FieldError, FieldErrors};
 use crate::kind::Defined;
 use crate::strategy::equality::same;
 use crate::strategy::{Context, Part, Strategy, keep};
@@ -10,6 +10,9 @@ use crate::value::{at, list_at, remove, set, str_at};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
+
+/// Marks an object whose defaults were not all filled in: it is refused.
+const TOO_LARGE: &str = "pointsman.too-large";
 
 /// The rules of one version of a custom resource.
 pub(super) struct Custom {
@@ -19,7 +22,9 @@ pub(super) struct Custom {
 
 impl Strategy for Custom {
     fn default(&self, object: &mut Value, _context: &Context<'_>) {
-        schema::fill_in(object, &self.defined.get().schema);
+        if !schema::fill_in(object, &self.defined.get().schema) {
+            set(object, &[TOO_LARGE], true);
+        }
     }
 
     fn prune(&self, object: &mut Value) -> Vec<StrictError> {
@@ -44,16 +49,24 @@ impl Strategy for Custom {
             Part::Main => {}
             Part::Status => {
                 let status = at(new, &["status"]).cloned();
+                let too_large = at(new, &[TOO_LARGE]).is_some();
                 *new = old.clone();
                 match status {
                     Some(status) => set(new, &["status"], status),
                     None => drop(remove(new, &["status"])),
+                }
+                if too_large {
+                    set(new, &[TOO_LARGE], true);
                 }
             }
         }
     }
 
     fn validate_create(&self, object: &Value, _context: &Context<'_>) -> FieldErrors {
+        if at(object, &[TOO_LARGE]).is_some() {
+            let why = "the defaults of its schema make it too large";
+            return vec![FieldError::invalid("", "", why)];
+        }
         let definition = self.defined.get();
         schema::validate(object, &definition.schema, &definition.patterns)
     }
@@ -142,14 +155,22 @@ impl Strategy for DefinitionStrategy {
         match part {
             Part::Main => {
                 keep(new, old, "status");
-                if at(new, &["metadata", "deletionTimestamp"]).is_none() {
+                if terminating(new) {
+                    keep(new, old, "spec");
+                } else {
                     accept(new, context.now);
                 }
             }
             Part::Status => {
-                let status = at(new, &["status"]).cloned().unwrap_or_default();
+                // The rest of its status is this server's to say.
+                let stored = at(new, &["status", "storedVersions"]).cloned();
                 *new = old.clone();
-                set(new, &["status"], status);
+                if let Some(stored) = stored {
+                    set(new, &["status", "storedVersions"], stored);
+                }
+                if !terminating(new) {
+                    accept(new, context.now);
+                }
             }
         }
     }
@@ -160,7 +181,9 @@ impl Strategy for DefinitionStrategy {
 
     fn validate_update(&self, new: &Value, old: &Value, part: Part, context: &Context<'_>) -> FieldErrors {
         let mut errors = Vec::new();
-        if part == Part::Main && at(new, &["metadata", "deletionTimestamp"]).is_none() {
+        if part == Part::Status {
+            definition::stored_versions(new, &mut errors);
+        } else if !terminating(new) {
             errors = self.validate_create(new, context);
             for path in [
                 ["spec", "group"].as_slice(),
@@ -193,6 +216,10 @@ impl Strategy for DefinitionStrategy {
         }
         warnings
     }
+}
+
+fn terminating(definition: &Value) -> bool {
+    at(definition, &["metadata", "deletionTimestamp"]).is_some()
 }
 
 /// Says whether the names are free, and that the kind is served if they are: it is as soon as this is stored.

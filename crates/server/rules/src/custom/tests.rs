@@ -240,3 +240,125 @@ proptest! {
         let _ = schema::validate(&once, &schema, &schema::Patterns::default());
     }
 }
+
+#[test]
+fn defaults_patterns_lists_and_rows_are_bounded() {
+    // Ten items with defaults of ten items each, and so on: 10^7 values.
+    let mut inner = json!({"type": "object", "properties": {"x": {"type": "string", "default": "y"}}});
+    for _ in 0..7 {
+        let items = vec![json!({}); 10];
+        inner = json!({"type": "object", "properties": {"l": {"type": "array", "default": items, "items": inner}}});
+    }
+    let mut grows = json!({});
+    assert!(!schema::fill_in(&mut grows, &inner));
+    define(&accepted(definition(
+        "grows.example",
+        json!([version("v1", true, inner)]),
+    )))
+    .unwrap();
+    let kind = Kind::by_resource("grows.example", "v1", "widgets").unwrap();
+    let (_, errors) = created(kind.strategy, json!({"metadata": {"name": "a"}}));
+    assert!(errors[0].contains("make it too large"), "{errors:?}");
+    let old = json!({"metadata": {"name": "a"}});
+    for part in [Part::Main, Part::Status] {
+        let (_, errors) = updated(kind.strategy, old.clone(), &old, part);
+        assert!(
+            errors.iter().any(|error| error.contains("make it too large")),
+            "{part:?}: {errors:?}"
+        );
+    }
+    let faults = |definition: Value| -> Vec<String> {
+        created(crate::kinds::CUSTOM_RESOURCE_DEFINITION.strategy, definition).1
+    };
+    let patterned = |name: &str, storage: bool| {
+        let properties: serde_json::Map<String, Value> = (0..60)
+            .map(|n| (format!("p{n}"), json!({"type": "string", "pattern": format!("{n}[a-z]{{1,900}}[b-y]{{1,900}}[c-x]{{1,900}}[d-w]{{1,900}}")})))
+            .collect();
+        version(name, storage, json!({"type": "object", "properties": properties}))
+    };
+    let all: Vec<Value> = (0..20)
+        .map(|n| patterned(&format!("v{}", n + 1), n == 0))
+        .collect();
+    let found = faults(definition("patterns.example", json!(all)));
+    assert!(
+        found.iter().any(|fault| fault.contains("too many patterns")),
+        "{found:?}"
+    );
+    let mut wide = definition("wide.example", json!([version("v1", true, widget())]));
+    let columns = vec![json!({"name": "a", "type": "string", "jsonPath": ".spec.color"}); 65];
+    wide["spec"]["versions"][0]["additionalPrinterColumns"] = json!(columns);
+    assert!(
+        faults(wide.clone())
+            .iter()
+            .any(|fault| fault.contains("Too many"))
+    );
+    wide["spec"]["versions"][0]["additionalPrinterColumns"] = json!([columns[0].clone()]);
+    assert_eq!(faults(wide.clone()), Vec::<String>::new());
+    wide["spec"]["versions"][0]["additionalPrinterColumns"][0]["description"] = json!("x".repeat(1025));
+    assert!(faults(wide).iter().any(|fault| fault.contains("Too long")));
+    let allowed: Vec<String> = (0..10_000).map(|n| n.to_string()).collect();
+    let choice = json!({"type": "object", "properties": {"l": {"type": "array", "items": {"type": "string", "enum": allowed}}}});
+    let errors = schema::validate(&json!({"l": vec!["9999"; 1000]}), &choice, &Default::default());
+    assert!(
+        errors
+            .iter()
+            .any(|error| error.to_string().contains("takes too long"))
+    );
+    let errors = schema::validate(&json!({"l": ["no"]}), &choice, &Default::default());
+    assert!(errors[0].to_string().len() < 2000);
+    let keyed = json!({"type": "object", "properties": {"l": {
+        "type": "array", "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+        "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": allowed,
+    }}});
+    let errors = schema::validate(&json!({"l": vec![json!({}); 200]}), &keyed, &Default::default());
+    assert_eq!(errors.len(), 1, "no key is compared");
+    assert!(errors[0].to_string().contains("takes too long"), "{errors:?}");
+}
+
+#[test]
+fn a_definition_that_goes_keeps_its_spec_and_a_status_is_not_the_writers_to_choose() {
+    let strategy = crate::kinds::CUSTOM_RESOURCE_DEFINITION.strategy;
+    let mut named = definition(
+        "status.example",
+        json!([version("v1", true, widget()), version("v2", false, widget())]),
+    );
+    named["spec"]["names"]["singular"] = json!("onewidget");
+    let stored = accepted(named);
+    define(&stored).unwrap();
+    assert_eq!(
+        Kind::by_resource("status.example", "v1", "widgets")
+            .unwrap()
+            .singular(),
+        "onewidget"
+    );
+    let mut new = stored.clone();
+    let forged = json!({"type": "NamesAccepted", "status": "True", "reason": "Mine"});
+    new["status"] =
+        json!({"storedVersions": ["v2"], "conditions": [forged], "acceptedNames": {"kind": "Other"}});
+    let (written, errors) = updated(strategy, new.clone(), &stored, Part::Status);
+    assert_eq!(errors, Vec::<String>::new());
+    assert_eq!(
+        written["status"]["storedVersions"],
+        json!(["v2", "v1"]),
+        "the storage version is among them"
+    );
+    for field in ["conditions", "acceptedNames"] {
+        assert_eq!(written["status"][field], stored["status"][field]);
+    }
+    new["status"]["storedVersions"] = json!(["v9"]);
+    assert!(!updated(strategy, new, &stored, Part::Status).1.is_empty());
+    let mut going = stored.clone();
+    going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    let mut new = going.clone();
+    new["spec"]["group"] = json!("other.example");
+    let (written, errors) = updated(strategy, new, &going, Part::Main);
+    assert_eq!(errors, Vec::<String>::new());
+    assert_eq!(written["spec"], stored["spec"]);
+    let kind = Kind::by_resource("status.example", "v1", "widgets").unwrap();
+    assert!(!kind.defined.unwrap().get().terminating);
+    define(&written).unwrap();
+    assert!(
+        kind.defined.unwrap().get().terminating,
+        "its spec is the same, but it is in force"
+    );
+}
