@@ -16,7 +16,7 @@ fn helm(arguments: &[&str]) -> Output {
     made.unwrap_or_else(|error| panic!("{}: {error}; `make deps` installs it", helm.display()))
 }
 
-/// What the chart makes with these settings, each object by its kind and name.
+/// What the chart makes with these settings, each object by its kind and name, and its namespace if that is no usual one.
 fn objects(settings: &str) -> BTreeMap<String, Value> {
     let output = helm(&["template", "pointsman", "-n", "kube-system", "--set", settings]);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -40,7 +40,14 @@ fn by_name(documents: impl IntoIterator<Item = String>) -> BTreeMap<String, Valu
         if object["kind"].as_str()?.starts_with("ValidatingAdmissionPolicy") {
             object["metadata"].as_object_mut()?.remove("namespace");
         }
-        let name = format!("{} {}", object["kind"], object["metadata"]["name"]);
+        let mut name = format!("{} {}", object["kind"], object["metadata"]["name"]);
+        // A role may have the same name in a namespace of its own.
+        if let Some(elsewhere) = object["metadata"]["namespace"]
+            .as_str()
+            .filter(|it| *it != "kube-system")
+        {
+            name = format!("{name} in {elsewhere}");
+        }
         Some((name, object))
     });
     read.collect()

@@ -144,7 +144,7 @@ async fn look_closer(browser: &Browser) {
     browser.value("document.getElementById('chart').focus()").await;
     browser.press(&[END, ENTER]).await;
     browser
-        .until("location.search.includes('from=') && document.body.dataset.asked.includes('from=')")
+        .until("location.search.includes('from=') && (document.body.dataset.asked || '').includes('from=')")
         .await;
     browser.until("document.activeElement.id === 'changes' && document.querySelectorAll('#waterfall tbody tr').length > 0").await;
     browser.value("document.querySelector('h1 a').click()").await;

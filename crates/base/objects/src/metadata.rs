@@ -10,6 +10,7 @@ use pointsman_model::{Labels, Moment, Revision, Text};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::job::TRACKING;
 use crate::names;
 use crate::read::{labels, moment, nullable};
 use crate::write_time::believed;
@@ -33,16 +34,18 @@ pub struct Metadata<K = Known> {
     pub annotations: Annotations<K>,
     #[serde(deserialize_with = "nullable")]
     pub owner_references: Box<[OwnerReference]>,
-    /// Who has to agree before it is gone.
-    #[serde(deserialize_with = "nullable")]
-    pub finalizers: Box<[Text]>,
+    /// Whether it stays until its Job has counted it. Of the finalizers no other is read, and pods are many.
+    #[serde(rename = "finalizers", deserialize_with = "counted_by_job")]
+    pub counted_by_job: bool,
     #[serde(rename = "creationTimestamp", deserialize_with = "moment")]
     pub created: Option<Moment>,
     /// Set once somebody asked for its end: when it has to be gone. A time that cannot be read counts
     /// as the epoch, since the object is going away all the same.
     #[serde(rename = "deletionTimestamp", deserialize_with = "deletion")]
     pub deletion: Option<Moment>,
-    pub deletion_grace_period_seconds: Option<i64>,
+    /// More than 68 years are 68 years.
+    #[serde(deserialize_with = "seconds")]
+    pub deletion_grace_period_seconds: Option<i32>,
 }
 
 impl<K> Metadata<K> {
@@ -58,7 +61,7 @@ impl<K> Metadata<K> {
     /// When deletion was asked for: the deletion timestamp less the grace period. Whole seconds.
     pub fn deletion_requested(&self) -> Option<Moment> {
         let grace = self.deletion_grace_period_seconds.unwrap_or(0).max(0);
-        self.deletion.map(|at| at.minus_seconds(grace))
+        self.deletion.map(|at| at.minus_seconds(grace.into()))
     }
 
     /// The owner that controls the object; at most one does.
@@ -202,6 +205,16 @@ pub(crate) fn filtered<'de, D: Deserializer<'de>>(
     }
 
     deserializer.deserialize_any(Entries(wanted))
+}
+
+fn counted_by_job<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    let finalizers: Vec<Cow<'de, str>> = nullable(deserializer)?;
+    Ok(finalizers.iter().any(|finalizer| finalizer == TRACKING))
+}
+
+fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i32>, D::Error> {
+    let seconds: Option<i64> = Option::deserialize(deserializer)?;
+    Ok(seconds.map(|seconds| seconds.clamp(i32::MIN.into(), i32::MAX.into()) as i32))
 }
 
 fn deletion<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Moment>, D::Error> {

@@ -163,7 +163,7 @@ impl Machine {
             }
         }
         if pod.metadata.is_terminating() {
-            let seconds = pod.metadata.deletion_grace_period_seconds;
+            let seconds = pod.metadata.deletion_grace_period_seconds.map(i64::from);
             self.delete(seconds.map_or(self.grace(), seconds_to_duration));
         }
     }

@@ -6,7 +6,7 @@ use pointsman_objects::job::{INDEX, JobStatus};
 use pointsman_objects::pod::Phase;
 use pointsman_objects::{Job, Pod};
 
-use super::{Indexes, identity, is_tracked};
+use super::{Indexes, identity};
 
 /// The pods of a Job as they are now.
 pub(super) struct Count<'a> {
@@ -27,7 +27,7 @@ impl<'a> Count<'a> {
     pub fn of(job: &Job, mine: &[&'a Pod], status: &mut JobStatus) -> Self {
         let held: HashMap<&str, &Pod> = mine
             .iter()
-            .filter(|pod| is_tracked(pod))
+            .filter(|pod| pod.metadata.counted_by_job)
             .map(|pod| (&*pod.metadata.uid, *pod))
             .collect();
         let uncounted = &mut status.uncounted_terminated_pods;
@@ -52,7 +52,7 @@ impl<'a> Count<'a> {
         let only_failed = job.spec.pod_replacement_policy == "Failed";
         for pod in mine
             .iter()
-            .filter(|pod| is_tracked(pod) && !listed.contains(&*pod.metadata.uid))
+            .filter(|pod| pod.metadata.counted_by_job && !listed.contains(&*pod.metadata.uid))
         {
             let uid = pod.metadata.uid.to_string();
             if pod.phase == Phase::Succeeded {
@@ -73,7 +73,7 @@ impl<'a> Count<'a> {
             let uid = &*pod.metadata.uid;
             let lists = status.uncounted_terminated_pods.succeeded.iter();
             let mut lists = lists.chain(&status.uncounted_terminated_pods.failed);
-            is_tracked(pod)
+            pod.metadata.counted_by_job
                 && (lists.any(|listed| *listed == *uid)
                     || (job.is_indexed() && pod.phase == Phase::Succeeded))
         };

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use pointsman_model::Moment;
-use pointsman_objects::job::{JobStatus, TRACKING};
+use pointsman_objects::job::JobStatus;
 use pointsman_objects::workload::StatusCondition;
 use pointsman_objects::{Job, Pod};
 
@@ -77,7 +77,7 @@ pub fn plan(job: &Job, pods: &[&Pod], now: Moment) -> JobPlan {
         // Nobody counts any more; pods must not wait for it.
         plan.count = mine
             .iter()
-            .filter(|pod| is_tracked(pod) && (deleting || !pod.is_active()))
+            .filter(|pod| pod.metadata.counted_by_job && (deleting || !pod.is_active()))
             .map(|pod| identity(pod))
             .collect();
         if !deleting {
@@ -210,13 +210,6 @@ fn held_back(mine: &[&Pod]) -> Option<Moment> {
     let last = since.iter().max()?;
     let doublings = u32::try_from(since.len() - 1).unwrap_or(u32::MAX).min(16);
     Some(last.after(FIRST_WAIT.saturating_mul(1 << doublings).min(LAST_WAIT)))
-}
-
-fn is_tracked(pod: &Pod) -> bool {
-    pod.metadata
-        .finalizers
-        .iter()
-        .any(|finalizer| **finalizer == *TRACKING)
 }
 
 fn identity(pod: &Pod) -> (String, String) {

@@ -99,13 +99,16 @@ impl Strays {
             _ if !self.0.on => {}
             Change::Pod {
                 key, new: Some(pod), ..
-            } if is_tracked(pod) => self.0.queue.add(key, now.tick),
+            } if pod.metadata.counted_by_job => self.0.queue.add(key, now.tick),
             Change::Job(Moved {
                 old: Some(job),
                 new: None,
                 ..
             }) => {
-                for pod in store.pods_of(&job.metadata.uid).filter(|pod| is_tracked(pod)) {
+                for pod in store
+                    .pods_of(&job.metadata.uid)
+                    .filter(|pod| pod.metadata.counted_by_job)
+                {
                     self.0.queue.add(&super::store::key_of(&pod.metadata), now.tick);
                 }
             }
@@ -117,7 +120,7 @@ impl Strays {
         while self.0.writers.has_room()
             && let Some(key) = self.0.queue.next(now.tick)
         {
-            let pod = store.pod(&key).filter(|pod| is_tracked(pod));
+            let pod = store.pod(&key).filter(|pod| pod.metadata.counted_by_job);
             let owned = |pod: &&Arc<Pod>| {
                 pod.controller_uid()
                     .is_some_and(|uid| store.jobs.key_of_uid(uid).is_some())
@@ -137,11 +140,4 @@ impl Strays {
             });
         }
     }
-}
-
-fn is_tracked(pod: &Pod) -> bool {
-    pod.metadata
-        .finalizers
-        .iter()
-        .any(|finalizer| **finalizer == *TRACKING)
 }

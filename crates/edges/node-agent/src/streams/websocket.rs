@@ -11,7 +11,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_tungstenite::WebSocketStream;
@@ -23,6 +23,8 @@ use tokio_tungstenite::tungstenite::{self, Bytes, Message};
 const MESSAGE_MAX: usize = 1 << 20;
 /// How often a client learns that we are there while it has to wait: those of Kubernetes leave after a minute.
 const ALIVE: Duration = Duration::from_secs(15);
+/// How long a client that was refused sends nothing before it has heard of it.
+const QUIET: Duration = Duration::from_secs(1);
 /// The channel by which a client ends another one.
 const END: u8 = 255;
 
@@ -72,10 +74,9 @@ pub(super) async fn channels<S>(stream: S, channels: Channels, mut said: mpsc::R
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let (mut sink, source) = open(stream).await.split();
-    let mut reading = std::pin::pin!(read(source, channels));
+    let (mut sink, mut source) = open(stream).await.split();
     let over = tokio::select! {
-        over = &mut reading => Some(over),
+        over = read(&mut source, channels) => Some(over),
         said = write(&mut sink, &mut said) => said.err().map(|_| Over::Left),
     };
     let close = match over {
@@ -86,14 +87,33 @@ where
             reason: "".into(),
         },
     };
-    let refused = close.code != CloseCode::Normal;
+    let too_long = close.code == CloseCode::Size;
     let goodbye = async {
-        let _ = sink.send(Message::Close(Some(close))).await;
-        if !refused {
-            let _ = reading.await;
+        if sink.send(Message::Close(Some(close))).await.is_err() {
+            return;
+        }
+        if too_long {
+            discard(source, sink).await;
+            return;
+        }
+        while let Some(Ok(message)) = source.next().await {
+            if message.is_close() {
+                return;
+            }
         }
     };
     let _ = timeout(GOODBYE, goodbye).await;
+}
+
+/// Reads what a client was still sending, until it is quiet. Closing before would reset the connection, and with it our
+/// last word.
+async fn discard<S: AsyncRead + AsyncWrite + Unpin>(
+    source: SplitStream<WebSocketStream<S>>,
+    sink: SplitSink<WebSocketStream<S>, Message>,
+) {
+    let mut socket = sink.reunite(source).expect("both are of one connection");
+    let mut piece = [0; 4096];
+    while let Ok(Ok(1..)) = timeout(QUIET, socket.get_mut().read(&mut piece)).await {}
 }
 
 async fn write<S: AsyncRead + AsyncWrite + Unpin>(
@@ -119,7 +139,7 @@ async fn write<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 async fn read<S: AsyncRead + AsyncWrite + Unpin>(
-    mut source: SplitStream<WebSocketStream<S>>,
+    source: &mut SplitStream<WebSocketStream<S>>,
     mut channels: Channels,
 ) -> Over {
     let refused = |code, reason: &'static str| {
