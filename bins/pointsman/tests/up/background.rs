@@ -61,7 +61,10 @@ fn kubectl_finds_a_detached_cluster_until_it_is_stopped_and_nodes_are_in_zones()
     assert_eq!(context.trim(), format!("pointsman-{}", cluster.name));
     // Our own commands read the same file, and a list of files as kubectl does.
     let status = at_home(&cluster, &program(), &["profile", "status"]);
-    assert!(text(&status).contains("No profile was ever asked for"), "{status:?}");
+    assert!(
+        text(&status).contains("No profile was ever asked for"),
+        "{status:?}"
+    );
     let list = std::env::join_paths([cluster.home().join("none"), usual.clone()]).unwrap();
     let mut explain = Command::new(program());
     explain.args(["explain", "--output=json", "default/kubernetes"]);

@@ -152,11 +152,12 @@ impl Container {
         }
     }
 
-    /// The factor by which periods are stretched has changed by `ratio`: so do the waits for the next checks,
-    /// except for those of first checks.
-    pub fn rescale(&mut self, ratio: f64, now: Tick) {
+    /// The factor by which periods are stretched has changed by `ratio` and is that of `pace` now: so do the waits for
+    /// the next checks, except for those of first checks. `place`, from 0 up to 1, is the part of a period after which
+    /// this container is checked when all are dealt out anew; those of many containers have to be evenly spread.
+    pub fn rescale(&mut self, ratio: f64, place: f64, now: Tick, pace: Pace) {
         for probe in self.probes.iter_mut().flatten() {
-            probe.rescale(ratio, now);
+            probe.rescale(ratio, place, now, pace);
         }
     }
 

@@ -24,6 +24,9 @@ pub struct Begun {
     pub timeout: Duration,
 }
 
+/// From this change of the stretch on, checks are dealt out anew. Below it, waits are scaled.
+const DEAL_FROM: f64 = 1.25;
+
 /// One probe of one container.
 #[derive(Clone, Debug)]
 pub struct Probe {
@@ -178,16 +181,31 @@ impl Probe {
         }
     }
 
-    /// Stretches the wait for the next check by `ratio`. Scaling what is left of every wait, rather than only
-    /// the periods after it, keeps the checks of many probes as evenly spread as they were.
-    pub(crate) fn rescale(&mut self, ratio: f64, now: Tick) {
-        if let State::Waiting { due, eligible } = self.state
-            && due > now
-            && self.last_begun.is_some()
-        {
-            let due = now + due.since(now).mul_f64(ratio);
-            self.state = State::Waiting { due, eligible };
-        }
+    /// Periods are stretched by `pace` from now on, `ratio` times as much as before.
+    ///
+    /// Scaling what is left of every wait keeps the checks of many probes as evenly spread as they were. It is not
+    /// enough when the stretch rises because they were too many: those that are overdue or under way lie within one
+    /// old period, and would go on coming in one wave in each new period. So each gets its `place` in the new one,
+    /// counted from when it could be due, for nothing is to be checked more often than it asks for.
+    pub(crate) fn rescale(&mut self, ratio: f64, place: f64, now: Tick, pace: Pace) {
+        let Some(begun) = self.last_begun else { return };
+        let period = self.current_period(pace);
+        let asked = self.timing.period(self.settled(pace.policy));
+        let dealt = || now.max(begun + asked) + period.mul_f64(place);
+        self.state = match self.state {
+            State::Waiting { eligible, .. } if ratio >= DEAL_FROM => State::Waiting {
+                due: dealt(),
+                eligible,
+            },
+            State::Checking { .. } if ratio >= DEAL_FROM => State::Checking {
+                grid: dealt() - period,
+            },
+            State::Waiting { due, eligible } if due > now => {
+                let due = now + due.since(now).mul_f64(ratio);
+                State::Waiting { due, eligible }
+            }
+            other => other,
+        };
     }
 
     pub(crate) fn begin(&mut self, now: Tick, pace: Pace) -> Option<Begun> {

@@ -41,6 +41,7 @@ const NAP: Duration = Duration::from_millis(1);
 /// How many checks begin before sockets get their turn again.
 const BEGIN_AT_ONCE: usize = 128;
 const EVENTS: usize = 512;
+const GOLDEN_RATIO: f64 = 1.618_033_988_749_895;
 /// Sockets of each family that are kept to be used again.
 const MAX_IDLE: usize = 256;
 const SCRATCH: usize = 16 << 10;
@@ -354,8 +355,10 @@ impl Engine {
         if (0.99..1.01).contains(&ratio) {
             return;
         }
-        for (_, entry) in &mut self.containers {
-            entry.container.rescale(ratio, now);
+        for (slot, entry) in &mut self.containers {
+            // Multiples of the golden ratio, taken around a circle, are nearly evenly spread however many there are.
+            let place = (slot as f64 * GOLDEN_RATIO).fract();
+            entry.container.rescale(ratio, place, now, self.pace);
         }
         let containers: Vec<usize> = self.containers.iter().map(|(slot, _)| slot).collect();
         for container in containers {

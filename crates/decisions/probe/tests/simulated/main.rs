@@ -5,3 +5,4 @@ mod life;
 mod milliseconds;
 mod plain;
 mod sim;
+mod waves;
