@@ -11,7 +11,6 @@ pub mod loops;
 pub mod manager;
 pub mod nodes;
 
-mod serve;
 mod shared;
 mod workloads;
 mod writer;

@@ -5,13 +5,12 @@ use crate::endpoint_slices;
 use crate::latency_profile;
 use crate::loops::Loop;
 use crate::nodes;
-use crate::serve;
 use crate::shared::Shared;
 use crate::workloads;
 use pointsman_api_client::election::{Election, Role};
 use pointsman_api_client::events::Recorder;
 use pointsman_api_client::{Client, ConnectError, connect};
-use pointsman_guard::{Guard, TlsError};
+use pointsman_guard::{Guard, Shown, TlsError};
 use pointsman_http::{Wildcard, bind};
 use pointsman_model::Moment;
 use pointsman_telemetry::{BuildInfo, Definition, Gauge, Registry, register_process};
@@ -109,12 +108,15 @@ pub async fn run(config: Config, registry: Registry, stop: watch::Receiver<bool>
         tracing::info!(%address, "serving health and metrics");
         let guard =
             Guard::new(&config.guard, address, "pointsman-controllers", &client).map_err(RunError::Guard)?;
-        let shown = serve::Shown {
+        let shown = Shown {
             registry: registry.clone(),
+            // The first lists are complete. A replica that waits for its turn is ready.
             ready: is_ready,
+            unready: "caches are not filled yet",
             rights: client.rights(),
+            more: |_: &str| None,
         };
-        side.spawn(serve::serve(listener, shown, guard));
+        side.spawn(shown.serve(listener, guard));
     }
     let (recorder, writing_events) = Recorder::new(client.clone(), "pointsman-controllers");
     side.spawn(writing_events);

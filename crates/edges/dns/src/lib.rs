@@ -16,7 +16,6 @@ mod listen;
 mod metrics;
 mod owner;
 mod run;
-mod serve;
 #[cfg(test)]
 mod tests;
 mod upstream;

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use pointsman_api_client::{Client, ConnectError, Resource, Scope, Watcher, connect};
-use pointsman_guard::{Guard, TlsError};
+use pointsman_guard::{Guard, Shown, TlsError};
 use pointsman_http::{Wildcard, bind};
 use pointsman_objects::{EndpointSlice, Service};
 use pointsman_telemetry::{BuildInfo, Registry, register_process};
@@ -15,7 +15,6 @@ use crate::config::Config;
 use crate::listen::{self, Desk};
 use crate::metrics::Metrics;
 use crate::owner::{INBOX, Input, Owner};
-use crate::serve::{Shown, serve};
 use crate::upstream::{self, Forwarder};
 
 /// Why the role gave up.
@@ -76,17 +75,19 @@ pub async fn run(
         })?;
     }
     if let Some(address) = config.metrics_listen {
+        let watermarks = owner.watermarks();
         let shown = Shown {
             registry,
             ready: owner.ready(),
+            unready: "not all names are known yet",
             rights: client.rights(),
-            watermarks: owner.watermarks(),
+            more: move |path: &str| watermarks.answer(path),
         };
         let listener =
             bind(address, Wildcard::BothFamilies).map_err(|source| RunError::Listen { address, source })?;
         let guard = Guard::new(&config.guard, address, "pointsman-dns", &client).map_err(RunError::Guard)?;
         tracing::info!(%address, "serving health and metrics");
-        tasks.spawn(serve(listener, shown, guard));
+        tasks.spawn(shown.serve(listener, guard));
     }
     let (sender, inbox) = mpsc::channel(INBOX);
     start_watches(&mut tasks, &client, sender);

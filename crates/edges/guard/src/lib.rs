@@ -9,6 +9,7 @@
 //! opens no API server.
 
 mod reviews;
+mod shown;
 mod tls;
 
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
@@ -18,6 +19,7 @@ use reviews::{Reviews, User};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+pub use shown::Shown;
 pub use tls::TlsError;
 
 /// The audience of tokens that are made to read metrics.
