@@ -360,8 +360,9 @@ fn a_definition_that_goes_keeps_its_spec_and_a_status_is_not_the_writers_to_choo
     );
     let mut new = stored.clone();
     let forged = json!({"type": "NamesAccepted", "status": "True", "reason": "Mine"});
+    let theirs = json!({"type": "Reviewed", "status": "True"});
     new["status"] =
-        json!({"storedVersions": ["v2"], "conditions": [forged], "acceptedNames": {"kind": "Other"}});
+        json!({"storedVersions": ["v2"], "conditions": [forged, theirs], "acceptedNames": {"kind": "Other"}});
     let (written, errors) = updated(strategy, new.clone(), &stored, Part::Status);
     assert_eq!(errors, Vec::<String>::new());
     assert_eq!(
@@ -369,9 +370,15 @@ fn a_definition_that_goes_keeps_its_spec_and_a_status_is_not_the_writers_to_choo
         json!(["v2", "v1"]),
         "the storage version is among them"
     );
-    for field in ["conditions", "acceptedNames"] {
-        assert_eq!(written["status"][field], stored["status"][field]);
-    }
+    let mut conditions = stored["status"]["conditions"].as_array().unwrap().clone();
+    conditions.push(theirs);
+    assert_eq!(written["status"]["conditions"], json!(conditions));
+    assert_eq!(
+        written["status"]["acceptedNames"],
+        stored["status"]["acceptedNames"]
+    );
+    let (kept, _) = updated(strategy, written.clone(), &written, Part::Main);
+    assert_eq!(kept["status"]["conditions"], json!(conditions));
     new["status"]["storedVersions"] = json!(["v9"]);
     assert!(!updated(strategy, new, &stored, Part::Status).1.is_empty());
     let mut going = stored.clone();

@@ -110,7 +110,7 @@ async fn approval_and_signature_need_rights_on_the_signer() {
     world.signer_right("jane", "approve", CLIENTS).await;
     assert_eq!(patch("approval").await.0, 200);
     let status = world.stored_request("r").await["status"].take();
-    assert_eq!(types(&status), ["Failed", "Approved"]);
+    assert_eq!(types(&status), ["Approved", "Failed"]);
 }
 
 #[tokio::test]

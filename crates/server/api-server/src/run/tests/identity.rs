@@ -304,6 +304,7 @@ async fn the_authority_is_left_to_kube_controller_manager_for_a_while_where_it_l
     use crate::background::accounts;
     use std::time::{Duration, Instant};
     let world = World::new().await;
+    world.server.root_ca.send_replace("an authority".into());
     let lease = |renewed: jiff::Timestamp| {
         json!({"metadata": {"name": "kube-controller-manager"}, "spec": {
             "holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": format!("{renewed:.6}")}})
