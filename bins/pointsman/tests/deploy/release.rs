@@ -147,7 +147,7 @@ async fn a_release_is_installed_upgraded_rolled_back_and_removed() {
         let plain = BASE64_STANDARD.decode(sent).unwrap();
         for text in [sent.as_bytes(), &plain] {
             let start = &text[text.len() / 2..][..64];
-            assert_eq!(holders(&server, start), [PathBuf::new(); 0], "on the disk");
+            assert_eq!(holders(&server, start), Vec::<PathBuf>::new(), "on the disk");
         }
         let name = release["metadata"]["name"].as_str().unwrap();
         assert!(
