@@ -100,7 +100,8 @@ pub struct Flags {
     #[arg(long, value_name = "NAMESPACE")]
     peer_lease_namespace: Option<String>,
     /// Reset connections to the pods of a node that the controllers have withdrawn, because its peers do not reach it, and
-    /// that has not answered this one either, both for so long (3s or more). By default, and with 0s, they are left to time out.
+    /// that has not answered this one either, both for so long (3s or more; we propose 10s). By default, and with 0s, they are
+    /// left to time out.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     reset_dead_connections: Option<Duration>,
     /// Write nothing: follow the rules that kube-proxy writes on this node, in the mode named, and say how far they are.

@@ -12,7 +12,8 @@ use pointsman_testkit::require_netns;
 use rustix::process::{Resource as Limit, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use serde_json::json;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ const SLACK: Duration = Duration::from_secs(4);
 /// Clients of the dead node that wait for an answer.
 const WAITING: usize = 10;
 const LIST: &str = "pointsman-withdrawn-nodes";
+/// Tells a process of this program where to serve.
+const SERVE_AT: &str = "POINTSMAN_SERVE_AT";
 
 #[test]
 fn clients_of_a_dead_node_are_reset_and_all_others_stay_in_nftables_mode() {
@@ -64,7 +67,7 @@ struct Lab {
     client: Netns,
     live: SocketAddr,
     dead: SocketAddr,
-    accepted: mpsc::Receiver<TcpStream>,
+    _pods: [Pod; 3],
 }
 
 impl Lab {
@@ -73,8 +76,7 @@ impl Lab {
         let cluster = Cluster::start(&["--nodes=3", "--proxy-mode", mode, &bound]);
         let observer = Observer::of(&cluster);
         let lists = observer.follow(Resource::LEASES);
-        let (sender, accepted) = mpsc::channel();
-        let pods = ["n1", "n2", "n3"].map(|node| serve(&cluster, node, &sender));
+        let pods = ["n1", "n2", "n3"].map(|node| Pod::start(&cluster, node));
         let [live, dead] = [("live", &pods[..2]), ("dead", &pods[2..])].map(|(name, pods)| {
             let made = objects(name, pods).to_string();
             cluster.kubectl_with(&["create", "--validate=false", "-f", "-"], &made);
@@ -90,12 +92,11 @@ impl Lab {
             client,
             live,
             dead,
-            accepted,
+            _pods: pods,
         };
         for service in [live, dead] {
             eventually("the Service is reached", || lab.connect(service).ok());
         }
-        while lab.accepted.recv_timeout(Duration::from_millis(500)).is_ok() {}
         lab
     }
 
@@ -170,34 +171,86 @@ impl Lab {
     }
 }
 
-/// Listens at an address of the node's pods; the other ends of connections go to the sender.
-fn serve(cluster: &Cluster, node: &str, sender: &mpsc::Sender<TcpStream>) -> (String, String) {
-    let range = cluster.kubectl(&["get", "node", node, "-o", "jsonpath={.spec.podCIDR}"]);
-    let (network, _) = range.split_once('/').unwrap();
-    let (network, _) = network.rsplit_once('.').unwrap();
-    let address = format!("{network}.200");
-    let add = [node, "--", "ip", "address", "add", &address, "dev", "lo"];
-    let added = cluster.pointsman("exec", &add);
-    assert!(
-        added.status.success(),
-        "{}",
-        String::from_utf8_lossy(&added.stderr)
-    );
-    let namespace = Netns::named(&format!("{}-{node}", cluster.name)).unwrap();
-    let bind = || TcpListener::bind((&*address, 8080)).unwrap();
-    let (listener, sender) = (namespace.run(bind).unwrap(), sender.clone());
-    std::thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            if sender.send(stream).is_err() {
-                return;
-            }
-        }
-    });
-    (node.to_owned(), address)
+/// Sends back what comes to an address of the node's pods, until it is dropped.
+struct Pod {
+    node: String,
+    address: String,
+    server: Child,
 }
 
-fn objects(name: &str, pods: &[(String, String)]) -> serde_json::Value {
-    let endpoint = |(node, address): &(String, String)| json!({ "addresses": [address], "nodeName": node });
+impl Pod {
+    fn start(cluster: &Cluster, node: &str) -> Self {
+        let range = cluster.kubectl(&["get", "node", node, "-o", "jsonpath={.spec.podCIDR}"]);
+        let (network, _) = range.split_once('/').unwrap();
+        let (network, _) = network.rsplit_once('.').unwrap();
+        let address = format!("{network}.200");
+        let add = [node, "--", "ip", "address", "add", &address, "dev", "lo"];
+        let added = cluster.pointsman("exec", &add);
+        assert!(
+            added.status.success(),
+            "{}",
+            String::from_utf8_lossy(&added.stderr)
+        );
+        // Descriptors are counted by process: both ends of 10,000 connections can be more than one may have.
+        let mut server = Command::new(std::env::current_exe().unwrap());
+        server
+            .args(["--exact", "resets::the_other_ends_of_connections", "--ignored"])
+            .env(SERVE_AT, format!("{address}:8080"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null());
+        let namespace = Netns::named(&format!("{}-{node}", cluster.name)).unwrap();
+        let server = namespace.run(|| server.spawn().unwrap()).unwrap();
+        Self {
+            node: node.to_owned(),
+            address,
+            server,
+        }
+    }
+}
+
+impl Drop for Pod {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+#[test]
+#[ignore = "the others start it"]
+fn the_other_ends_of_connections() {
+    let Ok(address) = std::env::var(SERVE_AT) else {
+        return;
+    };
+    allow_many_descriptors();
+    std::thread::spawn(|| {
+        // Whoever started it is gone.
+        let _ = std::io::stdin().read(&mut [0]);
+        std::process::exit(0);
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.unwrap().block_on(async {
+        let listener = tokio::net::TcpListener::bind(address).await.unwrap();
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let (mut from, mut to) = stream.split();
+                tokio::io::copy(&mut from, &mut to).await
+            });
+        }
+    });
+}
+
+fn allow_many_descriptors() {
+    let limits = getrlimit(Limit::Nofile);
+    let all = Rlimit {
+        current: limits.maximum,
+        ..limits
+    };
+    setrlimit(Limit::Nofile, all).unwrap();
+}
+
+fn objects(name: &str, pods: &[Pod]) -> serde_json::Value {
+    let endpoint = |pod: &Pod| json!({ "addresses": [pod.address], "nodeName": pod.node });
     let endpoints: Vec<_> = pods.iter().map(endpoint).collect();
     let slice = json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
@@ -211,37 +264,24 @@ fn objects(name: &str, pods: &[(String, String)]) -> serde_json::Value {
     json!({ "apiVersion": "v1", "kind": "List", "items": [service, slice] })
 }
 
-/// Connections to living pods, both ends of each.
-struct Held(Vec<[TcpStream; 2]>);
+/// Connections to living pods.
+struct Held(Vec<TcpStream>);
 
 impl Held {
     fn open(lab: &Lab) -> Self {
         let count = std::env::var("POINTSMAN_CONNECTIONS").map_or(300, |text| text.parse().unwrap());
-        let limits = getrlimit(Limit::Nofile);
-        let all = Rlimit {
-            current: limits.maximum,
-            ..limits
-        };
-        setrlimit(Limit::Nofile, all).unwrap();
-        let mut held = Vec::new();
-        for _ in 0..count {
-            let client = lab.connect(lab.live).unwrap();
-            let server = lab.accepted.recv_timeout(Duration::from_secs(10)).unwrap();
-            held.push([client, server]);
-        }
-        let held = Self(held);
+        allow_many_descriptors();
+        let held = Self((0..count).map(|_| lab.connect(lab.live).unwrap()).collect());
         held.still_work();
         held
     }
 
     /// None was reset, and each carries a byte there and back.
     fn still_work(&self) {
-        for (index, [client, server]) in self.0.iter().enumerate() {
-            for (mut from, mut to) in [(client, server), (server, client)] {
-                to.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-                let sent = from.write_all(b"x").and_then(|()| to.read_exact(&mut [0]));
-                assert!(sent.is_ok(), "connection {index}: {sent:?}");
-            }
+        for (index, mut stream) in self.0.iter().enumerate() {
+            stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+            let echo = stream.write_all(b"x").and_then(|()| stream.read_exact(&mut [0]));
+            assert!(echo.is_ok(), "connection {index}: {echo:?}");
         }
         eprintln!("{} connections to living pods work", self.0.len());
     }

@@ -128,6 +128,10 @@ impl World {
                 let before: Vec<&EndpointFacts> = self.endpoints.slice(&name).collect();
                 compare(&before, &facts.endpoints)
             };
+            let kind = match (kind, &pod) {
+                (Kind::NotReady, Some(pod)) if self.is_ready(pod) => Kind::Withdrawn,
+                (kind, _) => kind,
+            };
             let fresh = trigger.filter(|at| known.is_none_or(|(_, before)| before != Some(*at)));
             let service = facts.service.to_string();
             self.slice_changed(revision, service, kind, pod, fresh, now);
@@ -366,6 +370,11 @@ impl World {
     /// Whether all endpoints and all nodes have been listed once.
     pub fn knows_enough(&self) -> bool {
         self.slices_listed && self.nodes_listed
+    }
+
+    fn is_ready(&self, pod: &str) -> bool {
+        let entry = self.pods.get(pod);
+        entry.is_some_and(|entry| entry.info.ready && !entry.info.deleting)
     }
 
     /// The uid of a pod, if it is known.

@@ -22,6 +22,8 @@ pub struct Outcome {
     pub restored: Vec<u64>,
     /// Withdrawals of nodes that were there.
     pub wrong: u32,
+    /// How long these took, those that the run ended too early for as well.
+    pub lasted: Vec<u64>,
     /// Decisions after which more nodes were withdrawn than may be.
     pub over_limit: u32,
     /// Lease writes beyond the heartbeat, and changes of opinion.
@@ -34,5 +36,10 @@ pub struct Outcome {
 
 /// Runs one seed. With `told`, the outcome says step by step what happened.
 pub fn run(seed: u64, told: bool) -> Outcome {
-    world::World::new(Plan::draw(seed), seed, told).run()
+    run_plan(Plan::draw(seed), seed, told)
+}
+
+/// The same with another plan than the seed's own.
+pub fn run_plan(plan: Plan, seed: u64, told: bool) -> Outcome {
+    world::World::new(plan, seed, told).run()
 }

@@ -14,7 +14,7 @@ fn dead_nodes_are_found_and_living_ones_left_alone() {
     let mut report = Report::default();
     // Large clusters are for `make sim-peers`.
     for seed in (0..120).filter(|seed| Plan::draw(*seed).nodes <= 40) {
-        report.add(&run(seed, false));
+        report.add(seed, &run(seed, false));
     }
     assert_eq!(report.faults(), Vec::<String>::new(), "{report}");
 }
@@ -41,4 +41,13 @@ fn a_lone_dead_node_is_found_within_a_second_on_a_good_network() {
         assert!(outcome.restored.iter().all(|time| *time <= 700), "{outcome:?}");
     }
     assert!(runs >= 4, "{runs}");
+}
+
+/// A watch that showed changes out of their order, and a node that lost its network and accused the others one after the other.
+#[test]
+fn seeds_that_once_withdrew_living_nodes_do_so_no_more() {
+    for seed in [6186, 41_724] {
+        let outcome = run(seed, true);
+        assert_eq!(outcome.wrong, 0, "{seed}: {:#?}", outcome.trace);
+    }
 }

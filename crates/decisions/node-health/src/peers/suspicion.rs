@@ -1,9 +1,11 @@
 //! What does the silence of a peer mean to the node that asked?
 //!
 //! Little, until it has lasted: a pause of half a second and the loss that is usual on the way are no
-//! reason to call a node unreachable, and a peer that never answered may be behind a firewall. Once asks
-//! stay open they are repeated faster, so that a verdict rests on several of them. Silence that the
-//! asker slept through is not silence of the peer.
+//! reason to call a node unreachable, and a peer that never answered may be behind a firewall. A late answer is
+//! asked for again at once, so that a packet lost before a pause does not make it seem longer, and then at a faster
+//! pace, so that a verdict rests on several asks. Silence that the
+//! asker slept through is not silence of the peer. Nor, perhaps, is one that most other peers keep as well: then
+//! nothing is said until it is clear who is cut off, and everything at once.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -30,7 +32,7 @@ const RELAPSE: Duration = Duration::from_secs(10);
 pub struct Thresholds {
     /// Time between two asks.
     pub every: Duration,
-    /// The same while an answer is late.
+    /// The same while two answers are late.
     pub urgent: Duration,
     /// Silence that makes a peer unreachable, counted from the first ask without an answer.
     pub silence: Duration,
@@ -75,6 +77,8 @@ pub struct Suspicion {
     open: VecDeque<Duration>,
     /// It has answered once.
     known: bool,
+    /// When the youngest ask was sent that it answered.
+    heard: Option<Duration>,
     unreachable: bool,
     /// Answers in a row while it is unreachable.
     answers: u32,
@@ -85,14 +89,16 @@ pub struct Suspicion {
     loss: f64,
     trip: Duration,
     variation: Duration,
-    next: Duration,
+    begin: Duration,
+    asked: Option<Duration>,
 }
 
 impl Suspicion {
-    fn new(next: Duration) -> Self {
+    fn new(begin: Duration) -> Self {
         Self {
             open: VecDeque::with_capacity(OPEN),
             known: false,
+            heard: None,
             unreachable: false,
             answers: 0,
             needed: ANSWERS.0,
@@ -100,7 +106,8 @@ impl Suspicion {
             loss: 0.0,
             trip: Duration::ZERO,
             variation: Duration::ZERO,
-            next,
+            begin,
+            asked: None,
         }
     }
 
@@ -109,18 +116,30 @@ impl Suspicion {
         self.unreachable
     }
 
-    fn ask(&mut self, now: Duration, thresholds: &Thresholds) {
+    fn ask(&mut self, now: Duration) {
         if self.open.len() < OPEN {
             self.open.push_back(now);
         }
-        let late = |open: &Duration| now >= *open + self.patience();
-        let urgent = self.known && !self.unreachable && self.open.front().is_some_and(late);
-        let pause = if urgent {
-            thresholds.urgent
-        } else {
-            thresholds.every
+        self.asked = Some(now);
+    }
+
+    /// When to ask next, if no answer comes before.
+    fn next(&self, thresholds: &Thresholds) -> Duration {
+        let Some(asked) = self.asked else {
+            return self.begin;
         };
-        self.next = now + pause;
+        let usual = asked + thresholds.every;
+        match self.open.front() {
+            Some(first) if self.known && !self.unreachable => {
+                let pace = match self.open.len() {
+                    1 => Duration::ZERO,
+                    _ => thresholds.urgent,
+                };
+                let late = *first + self.patience();
+                usual.min(late.max(asked + pace))
+            }
+            _ => usual,
+        }
     }
 
     /// An answer to the ask of `sent`. True when it changed the opinion.
@@ -137,6 +156,7 @@ impl Suspicion {
         }
         self.learn_trip(now.saturating_sub(sent));
         self.known = true;
+        self.heard = self.heard.max(Some(sent));
         if !self.unreachable {
             return false;
         }
@@ -183,11 +203,18 @@ impl Suspicion {
         Some(first.max(last) + self.patience())
     }
 
-    /// True when the silence has lasted long enough to change the opinion.
-    fn silent(&mut self, thresholds: &Thresholds, now: Duration) -> bool {
-        if self.due(thresholds).is_none_or(|due| now < due) {
-            return false;
-        }
+    /// Whether the silence has lasted long enough to change the opinion.
+    fn is_silent(&self, thresholds: &Thresholds, now: Duration) -> bool {
+        self.due(thresholds).is_some_and(|due| now >= due)
+    }
+
+    /// Whether it answered one of the last asks that it had the time to answer.
+    fn is_heard(&self, thresholds: &Thresholds, now: Duration) -> bool {
+        let lately = thresholds.every + thresholds.urgent + self.patience();
+        self.heard.is_some_and(|sent| now <= sent + lately)
+    }
+
+    fn give_up(&mut self, now: Duration) {
         let relapse = self.restored.is_some_and(|at| now < at + RELAPSE);
         self.needed = if relapse {
             (self.needed * 2).min(ANSWERS.1)
@@ -195,7 +222,6 @@ impl Suspicion {
             ANSWERS.0
         };
         (self.unreachable, self.answers) = (true, 0);
-        true
     }
 
     fn forgive(&mut self) {
@@ -265,24 +291,50 @@ impl Observer {
             .is_some_and(|last| now > last + self.thresholds.every + self.thresholds.urgent);
         self.looked = Some(now);
         let mut changed = false;
-        for (index, (_, suspicion)) in self.peers.iter_mut().enumerate() {
+        for index in 0..self.peers.len() {
             if slept {
-                suspicion.forgive();
+                self.peers[index].1.forgive();
             }
-            changed |= suspicion.silent(&self.thresholds, now);
-            if suspicion.next <= now {
-                suspicion.ask(now, &self.thresholds);
+            let silent = self.peers[index].1.is_silent(&self.thresholds, now);
+            if silent && self.is_theirs(index, now) {
+                self.peers[index].1.give_up(now);
+                changed = true;
+            }
+            let suspicion = &mut self.peers[index].1;
+            if suspicion.next(&self.thresholds) <= now {
+                suspicion.ask(now);
                 ask(index);
             }
         }
         changed
     }
 
+    /// Whether the silence of a peer says something of the peer: at least half of the others are heard, or none is left that
+    /// might still be.
+    fn is_theirs(&self, silent: usize, now: Duration) -> bool {
+        let (mut all, mut heard, mut open) = (0, 0, 0);
+        for (index, (_, other)) in self.peers.iter().enumerate() {
+            if index == silent || !other.known {
+                continue;
+            }
+            all += 1;
+            if other.is_heard(&self.thresholds, now) {
+                heard += 1;
+            } else if !other.unreachable && !other.is_silent(&self.thresholds, now) {
+                open += 1;
+            }
+        }
+        heard * 2 >= all || open == 0
+    }
+
     /// When to look again.
     pub fn wake_at(&self) -> Option<Duration> {
         let soonest = |(_, suspicion): &(Text, Suspicion)| {
+            // What was due at the last look waits for other peers.
             let due = suspicion.due(&self.thresholds);
-            due.map_or(suspicion.next, |due| due.min(suspicion.next))
+            let due = due.filter(|due| Some(*due) > self.looked);
+            let next = suspicion.next(&self.thresholds);
+            due.map_or(next, |due| due.min(next))
         };
         self.peers.iter().map(soonest).min()
     }

@@ -2,9 +2,23 @@
 
 use pointsman_model::Text;
 use pointsman_node_health::peers::{Observer, Thresholds};
+use std::cell::Cell;
 use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);
+
+/// Numbers without a pattern, the same every time.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, end: u32) -> u32 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as u32 % end
+    }
+}
 
 /// One node that asks one peer over a link; `answers(t)` says how long the answer to an ask of `t` takes.
 struct Pair {
@@ -90,6 +104,27 @@ fn pauses_of_half_a_second_are_nothing() {
 }
 
 #[test]
+fn a_packet_that_is_lost_before_a_pause_does_not_make_it_longer() {
+    for phase in 0..250 {
+        let mut pair = Pair::new();
+        let begin = MS * (2000 + phase);
+        let end = begin + MS * 500;
+        let lost = Cell::new(false);
+        let answer = |at: Duration| {
+            if at + MS * 250 >= begin && !lost.replace(true) {
+                return None;
+            }
+            Some(if at >= begin && at < end {
+                end - at + MS
+            } else {
+                MS
+            })
+        };
+        assert_eq!(pair.until(MS * 5000, answer), [], "a pause at {begin:?}");
+    }
+}
+
+#[test]
 fn silence_that_the_asker_slept_through_is_not_the_peers() {
     let mut pair = Pair::new();
     pair.until(MS * 2000, |_| Some(MS));
@@ -107,20 +142,13 @@ fn a_peer_that_never_answered_is_not_called_unreachable() {
 
 #[test]
 fn loss_and_long_ways_are_learned() {
-    let mut random = 7u64;
+    let mut chance = Chance(7);
     let mut pair = Pair::new();
-    let draws: Vec<u64> = (0..300_000)
-        .map(|_| {
-            random = random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (random >> 33) % 100
-        })
-        .collect();
+    let draws: Vec<u32> = (0..300_000).map(|_| chance.below(100)).collect();
     // A third of the asks or answers is lost, and the way takes 200 to 300 ms.
     let answer = |at: Duration| {
         let draw = draws[at.as_millis() as usize];
-        (draw >= 33).then(|| MS * (200 + draw as u32))
+        (draw >= 33).then(|| MS * (200 + draw))
     };
     let wrong = pair.until(MS * 240_000, answer).len();
     assert!(wrong <= 4, "{wrong} wrong opinions in four minutes");
@@ -155,4 +183,41 @@ fn what_a_node_thinks_of_a_peer_goes_with_the_task_of_asking_it() {
     assert!(pair.unreachable());
     assert!(pair.observer.set_peers(&["other".into()], pair.now));
     assert!(!pair.unreachable());
+}
+
+/// A node whose own network fails cannot tell by one silent peer, but by most of them.
+#[test]
+fn who_loses_everybody_accuses_nobody_before_it_accuses_most() {
+    let names: Vec<Text> = (0..6).map(|index| format!("peer-{index}").into()).collect();
+    for seed in 0..500u64 {
+        let mut chance = Chance(seed);
+        let mut observer = Observer::new(Thresholds::default());
+        // Peers that became known one after the other are asked one after the other.
+        let mut known = 0;
+        let (mut under_way, mut first) = (Vec::<(usize, Duration, Duration)>::new(), None);
+        let cut = MS * (4000 + chance.below(250));
+        let mut now = Duration::ZERO;
+        while first.is_none() && now < MS * 8000 {
+            now += MS;
+            if known < names.len() && chance.below(100) == 0 {
+                known += 1;
+                observer.set_peers(&names[..known], now);
+            }
+            let arrived: Vec<_> = under_way.extract_if(.., |(_, _, at)| *at <= now).collect();
+            for (peer, sent, _) in arrived {
+                observer.answered(&names[peer], sent, now);
+            }
+            if observer.wake_at().is_some_and(|at| at <= now) {
+                let changed = observer.look(now, |index| {
+                    if now < cut && chance.below(100) >= 10 {
+                        under_way.push((index, now, now + MS * (1 + chance.below(3))));
+                    }
+                });
+                first = (changed && now > cut).then_some((now, observer.opinions().count()));
+            }
+        }
+        let (at, accused) = first.expect("it notices");
+        assert!(accused >= 4, "{accused} accused at {at:?}, seed {seed}");
+        assert!(at - cut <= MS * 1300, "{at:?}, seed {seed}");
+    }
 }

@@ -17,6 +17,8 @@ pub enum Kind {
     Ready,
     /// An endpoint stopped being ready without being deleted.
     NotReady,
+    /// An endpoint stopped being ready although its pod is: traffic avoids its node.
+    Withdrawn,
     /// An endpoint's pod is being deleted.
     Terminating,
     /// An endpoint went away.
@@ -33,9 +35,10 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Ready,
         Self::NotReady,
+        Self::Withdrawn,
         Self::Terminating,
         Self::Removed,
         Self::Endpoints,
@@ -49,6 +52,7 @@ impl Kind {
         match self {
             Self::Ready => "ready",
             Self::NotReady => "not-ready",
+            Self::Withdrawn => "withdrawn",
             Self::Terminating => "terminating",
             Self::Removed => "removed",
             Self::Endpoints => "endpoints",

@@ -132,6 +132,27 @@ fn a_list_after_a_gap_shows_what_changed_and_nothing_else() {
 }
 
 #[test]
+fn an_endpoint_that_is_out_of_use_though_its_pod_is_ready_was_withdrawn() {
+    let mut world = World::new();
+    let (event, at) = pod(false, 0);
+    world.pod(event, at);
+    world.slice(slice(5, ready()), Moment(0));
+    world.slice(Event::Synced("5".into()), Moment(0));
+    let out = json!({ "ready": false, "serving": false, "terminating": false });
+    world.slice(slice(8, out), Moment(9_000_000));
+    world.slice(slice(9, ready()), Moment(9_500_000));
+    let changes = world.fold.changes(Resource::Slices);
+    let told: Vec<_> = changes.map(|it| (it.what.kind, it.what.triggered)).collect();
+    assert_eq!(
+        told,
+        [
+            (Kind::Withdrawn, Some(Moment(8_000_000))),
+            (Kind::Ready, Some(Moment(9_000_000)))
+        ]
+    );
+}
+
+#[test]
 fn services_count_when_their_specification_changes() {
     let mut world = World::new();
     world.service(Event::Synced("1".into()), Moment(0));

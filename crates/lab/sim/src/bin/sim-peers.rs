@@ -4,7 +4,7 @@ use anyhow::bail;
 use clap::Parser;
 use pointsman_model::Text;
 use pointsman_node_health::peers::{Limits, Reachability, Rings};
-use pointsman_sim::peers::{Report, run};
+use pointsman_sim::peers::{Outcome, Plan, Report, run_plan};
 use pointsman_sim::sweep::{sweep, threads};
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -22,13 +22,24 @@ struct Flags {
     /// Run this seed alone and tell what happens.
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
+    /// How long every run is, unless the seed says it.
+    #[arg(long, value_name = "SECONDS")]
+    length: Option<u64>,
+}
+
+impl Flags {
+    fn run(&self, seed: u64, told: bool) -> Outcome {
+        let mut plan = Plan::draw(seed);
+        plan.length = self.length.map_or(plan.length, Duration::from_secs);
+        run_plan(plan, seed, told)
+    }
 }
 
 fn main() -> anyhow::Result<()> {
     let flags = Flags::parse();
     let mut out = std::io::stdout();
     if let Some(seed) = flags.seed {
-        let outcome = run(seed, true);
+        let outcome = flags.run(seed, true);
         writeln!(out, "{:?}", outcome.plan)?;
         for line in &outcome.trace {
             writeln!(out, "{line}")?;
@@ -44,7 +55,7 @@ fn main() -> anyhow::Result<()> {
     let seeds = flags.first..flags.first + flags.seeds;
     let report = sweep(
         seeds,
-        |report: &mut Report, seed| report.add(&run(seed, false)),
+        |report: &mut Report, seed| report.add(seed, &flags.run(seed, false)),
         Report::merge,
     );
     writeln!(out, "{report}")?;

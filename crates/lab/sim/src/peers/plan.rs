@@ -11,7 +11,8 @@ pub enum Kind {
     Several,
     /// Half of the nodes or more at once: nothing may be withdrawn for long.
     Most,
-    /// Some pairs of nodes do not reach each other in one direction, and one node is cut.
+    /// Some pairs of nodes do not reach each other in one direction, from the beginning or all at once, and one node
+    /// is cut.
     Asymmetric,
     /// A minority is cut off from the others, but everybody reaches the API server.
     Partition,

@@ -13,7 +13,9 @@ struct Row {
     missed: u64,
     restored: BTreeMap<u64, u64>,
     wrong: u64,
-    wrong_runs: u64,
+    /// Seeds of the runs in which that happened.
+    wrong_seeds: Vec<u64>,
+    lasted: BTreeMap<u64, u64>,
     over_limit: u64,
     writes: u64,
     opinions: u64,
@@ -21,18 +23,22 @@ struct Row {
 }
 
 impl Row {
-    fn add(&mut self, outcome: &Outcome) {
+    fn add(&mut self, seed: u64, outcome: &Outcome) {
         self.runs += 1;
         self.nodes += outcome.plan.nodes as u64;
-        for time in &outcome.found {
-            *self.found.entry(*time).or_default() += 1;
-        }
-        for time in &outcome.restored {
-            *self.restored.entry(*time).or_default() += 1;
+        let times = [
+            (&mut self.found, &outcome.found),
+            (&mut self.restored, &outcome.restored),
+            (&mut self.lasted, &outcome.lasted),
+        ];
+        for (counted, new) in times {
+            for time in new {
+                *counted.entry(*time).or_default() += 1;
+            }
         }
         self.missed += u64::from(outcome.missed);
         self.wrong += u64::from(outcome.wrong);
-        self.wrong_runs += u64::from(outcome.wrong > 0);
+        self.wrong_seeds.extend((outcome.wrong > 0).then_some(seed));
         self.over_limit += u64::from(outcome.over_limit);
         self.writes += outcome.writes;
         self.opinions += outcome.opinions;
@@ -42,15 +48,19 @@ impl Row {
     fn merge(&mut self, other: Self) {
         self.runs += other.runs;
         self.nodes += other.nodes;
-        for (time, count) in other.found {
-            *self.found.entry(time).or_default() += count;
-        }
-        for (time, count) in other.restored {
-            *self.restored.entry(time).or_default() += count;
+        let times = [
+            (&mut self.found, other.found),
+            (&mut self.restored, other.restored),
+            (&mut self.lasted, other.lasted),
+        ];
+        for (counted, more) in times {
+            for (time, count) in more {
+                *counted.entry(time).or_default() += count;
+            }
         }
         self.missed += other.missed;
         self.wrong += other.wrong;
-        self.wrong_runs += other.wrong_runs;
+        self.wrong_seeds.extend(other.wrong_seeds);
         self.over_limit += other.over_limit;
         self.writes += other.writes;
         self.opinions += other.opinions;
@@ -59,12 +69,15 @@ impl Row {
 
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let times = |times: &BTreeMap<u64, u64>| match (quantile(times, 0.5), quantile(times, 0.99)) {
-            (Some(half), Some(most)) => format!("{half} / {most} ms"),
+            (Some(half), Some(most)) => {
+                let longest = times.last_key_value().map_or(0, |(time, _)| *time);
+                format!("{half} / {most} / {longest} ms")
+            }
             _ => "–".into(),
         };
         writeln!(
             f,
-            " {} | {} | {} | {} | {} | {} | {} ({}) | {} | {:.1} |",
+            " {} | {} | {} | {} | {} | {} | {} ({}) | {} | {} | {:.1} |",
             self.runs,
             self.nodes,
             self.found.values().sum::<u64>(),
@@ -72,7 +85,8 @@ impl Row {
             self.missed,
             times(&self.restored),
             self.wrong,
-            self.wrong_runs,
+            self.wrong_seeds.len(),
+            times(&self.lasted),
             self.over_limit,
             self.asks / self.runs.max(1) as f64,
         )
@@ -96,14 +110,14 @@ pub struct Report {
     links: BTreeMap<(u32, u64), Row>,
 }
 
-const COLUMNS: &str = "| runs | nodes | found | cut to withdrawn, p50 / p99 | not found | back to restored, p50 / p99 | wrong withdrawals (runs) | over the limit | asks per node and second |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|";
+const COLUMNS: &str = "| runs | nodes | found | cut to withdrawn, p50 / p99 / most | not found | back to restored | wrong withdrawals (runs) | these lasted | over the limit | asks per node and second |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|";
 
 impl Report {
-    pub fn add(&mut self, outcome: &Outcome) {
+    pub fn add(&mut self, seed: u64, outcome: &Outcome) {
         let plan = &outcome.plan;
-        self.kinds.entry(plan.kind).or_default().add(outcome);
+        self.kinds.entry(plan.kind).or_default().add(seed, outcome);
         let link = (plan.loss, plan.pause.as_millis() as u64);
-        self.links.entry(link).or_default().add(outcome);
+        self.links.entry(link).or_default().add(seed, outcome);
     }
 
     pub fn merge(&mut self, other: Self) {
@@ -137,8 +151,8 @@ impl Report {
         for ((loss, pause), row) in &self.links {
             if *loss <= 5 && *pause <= 500 && row.wrong > 0 {
                 faults.push(format!(
-                    "{loss} % loss and pauses of {pause} ms: {} living nodes withdrawn",
-                    row.wrong
+                    "{loss} % loss and pauses of {pause} ms: {} living nodes withdrawn, in the seeds {:?}",
+                    row.wrong, row.wrong_seeds
                 ));
             }
         }

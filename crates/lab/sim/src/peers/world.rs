@@ -25,11 +25,13 @@ enum Event {
     Beat(usize),
     /// A write of a Lease reached the API server.
     Written(usize, BTreeSet<usize>),
-    /// The controller's watch shows it.
-    Shown(usize, BTreeSet<usize>),
+    /// The controller's watch shows what was written at that time.
+    Shown(usize, BTreeSet<usize>, Duration),
     Pause(usize, Duration),
     Cut(usize),
     Back(usize),
+    /// A link carries nothing any more: from, to.
+    Break(usize, usize),
     Takeover,
     Tick,
 }
@@ -60,6 +62,12 @@ pub struct World {
     controller: Reachability,
     /// Since when the controller has a node withdrawn.
     withdrawn: BTreeMap<usize, Duration>,
+    /// When the watch shows the last change that it has: it shows them in their order.
+    shown: Duration,
+    /// When the controller listed all Leases.
+    listed: Duration,
+    /// Since when nodes are withdrawn that are there.
+    wronged: BTreeMap<usize, Duration>,
     queue: BinaryHeap<Reverse<(Duration, u64, Event)>>,
     sequence: u64,
     now: Duration,
@@ -101,6 +109,7 @@ impl World {
             missed: 0,
             restored: Vec::new(),
             wrong: 0,
+            lasted: Vec::new(),
             over_limit: 0,
             writes: 0,
             opinions: 0,
@@ -115,6 +124,9 @@ impl World {
             broken: BTreeSet::new(),
             controller: Reachability::default(),
             withdrawn: BTreeMap::new(),
+            shown: Duration::ZERO,
+            listed: Duration::ZERO,
+            wronged: BTreeMap::new(),
             queue: BinaryHeap::new(),
             sequence: 0,
             now: Duration::ZERO,
@@ -200,7 +212,12 @@ impl World {
                     } else {
                         (peer, asker)
                     };
-                    self.broken.insert(link);
+                    if self.random.bool() {
+                        self.broken.insert(link);
+                    } else {
+                        let at = self.millis(5_000..8_000);
+                        self.at(at, Event::Break(link.0, link.1));
+                    }
                 }
             }
         }
@@ -214,6 +231,7 @@ impl World {
             self.now = at;
             self.happen(event);
         }
+        self.end_wrongs(|_| true);
         let node_seconds = self.plan.nodes as f64 * self.plan.length.as_secs_f64();
         self.outcome.asks = self.asks as f64 / node_seconds;
         self.outcome
@@ -238,7 +256,9 @@ impl World {
                 }
             }
             Event::Written(node, opinions) => self.written(node, opinions),
-            Event::Shown(node, opinions) => {
+            // What its first list had, the watch does not repeat.
+            Event::Shown(_, _, written) if written < self.listed => {}
+            Event::Shown(node, opinions, _) => {
                 let accused: Vec<&str> = opinions.iter().map(|peer| &*self.names[*peer]).collect();
                 self.controller
                     .observe_opinions(&self.names[node], accused, self.now);
@@ -256,6 +276,10 @@ impl World {
                 (cut.cut, cut.back, cut.found) = (Some(self.now), None, false);
             }
             Event::Back(node) => self.back(node),
+            Event::Break(from, to) => {
+                self.tell(|world| format!("{} no longer reaches {}", world.names[from], world.names[to]));
+                self.broken.insert((from, to));
+            }
             Event::Takeover => {
                 self.tell(|_| "another controller takes over".into());
                 self.take_over();
@@ -388,12 +412,14 @@ impl World {
         self.nodes[node].writing = false;
         self.nodes[node].lease = opinions.clone();
         let lag = self.millis(1..25);
-        self.at(self.now + lag, Event::Shown(node, opinions));
+        self.shown = self.shown.max(self.now + lag);
+        self.at(self.shown, Event::Shown(node, opinions, self.now));
         self.write_if_changed(node);
     }
 
     fn take_over(&mut self) {
         self.controller = Reachability::new(Limits::default());
+        self.listed = self.now;
         for (index, name) in self.names.iter().enumerate() {
             let zone = format!("zone-{}", index % self.plan.zones);
             self.controller.observe_node(name, &zone.into());
@@ -405,6 +431,16 @@ impl World {
         }
         self.withdrawn.clear();
         self.decide();
+        let withdrawn = self.withdrawn.clone();
+        self.end_wrongs(|node| !withdrawn.contains_key(&node));
+    }
+
+    /// Wrong withdrawals of these nodes are over.
+    fn end_wrongs(&mut self, of: impl Fn(usize) -> bool) {
+        let now = self.now;
+        let ended = self.wronged.extract_if(.., |node, _| of(*node));
+        let lasted = ended.map(|(_, since)| (now - since).as_millis() as u64);
+        self.outcome.lasted.extend(lasted);
     }
 
     fn decide(&mut self) {
@@ -418,7 +454,9 @@ impl World {
                     self.tell(|_| format!("{node} is restored: {votes}"));
                     let number = self.numbers[&node];
                     self.withdrawn.remove(&number);
-                    if let Some(back) = self.nodes[number].back {
+                    if self.wronged.contains_key(&number) {
+                        self.end_wrongs(|node| node == number);
+                    } else if let Some(back) = self.nodes[number].back {
                         self.outcome.restored.push((self.now - back).as_millis() as u64);
                     }
                 }
@@ -454,7 +492,23 @@ impl World {
             }
             // The verdict was under way when it came back.
             (None, Some(back)) if self.now - back < self.under_way() => {}
-            (None, _) => self.outcome.wrong += 1,
+            (None, _) if self.out_of_reach(node) => {}
+            (None, _) => {
+                self.outcome.wrong += 1;
+                self.wronged.entry(node).or_insert(self.now);
+            }
         }
+    }
+
+    /// Whether broken links part a node from as many of its living observers as it has left, or more.
+    fn out_of_reach(&self, node: usize) -> bool {
+        let asks = |(_, other): &(usize, &Node)| other.cut.is_none() && other.peers.contains(&node);
+        let observers = self.nodes.iter().enumerate().filter(asks);
+        let apart =
+            |observer| self.broken.contains(&(observer, node)) || self.broken.contains(&(node, observer));
+        let (apart, reach): (Vec<usize>, Vec<usize>) = observers
+            .map(|(observer, _)| observer)
+            .partition(|observer| apart(*observer));
+        !apart.is_empty() && apart.len() >= reach.len()
     }
 }
