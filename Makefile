@@ -101,7 +101,7 @@ clippy: build-deps ## Lint with warnings denied
 
 .PHONY: dependencies
 dependencies: ## Check licences, bans, duplicates and advisories of what we depend on (RUSTSEC_DB=directory)
-	python3 -m doctest tools/dependencies.py
+	python3 -m doctest tools/dependencies.py tools/bench.py
 	python3 tools/dependencies.py
 
 .PHONY: deny
@@ -137,6 +137,12 @@ test-profiles: deps nextest ## Run the suite of whole clusters under each latenc
 	  POINTSMAN_TEST_LATENCY_PROFILE=$${name%:*} $(CARGO) nextest run --locked -p pointsman --test up --no-fail-fast \
 	    -E "not test(node_loss::) | test($${name#*:}_profile)" || exit; \
 	done
+
+.PHONY: bench
+bench: deps ## Run every benchmark at a size that fits into ten minutes, and print one table with targets (root)
+	$(CARGO) build --locked --release --bin pointsman
+	$(CARGO) bench --locked -p pointsman-benches --no-run
+	CARGO="$(CARGO)" tools/bench.py target/release/pointsman
 
 .PHONY: bench-api
 bench-api: deps ## Measure the API server, on the embedded store and on etcd

@@ -216,7 +216,7 @@ async fn controller() {
             |_, _, _| Action::requeue(Duration::from_secs(1)),
             world,
         )
-        .for_each(|outcome| async move { println!("{outcome:?}") })
+        .for_each(|outcome| async move { eprintln!("{outcome:?}") })
         .await;
 }
 
