@@ -257,6 +257,23 @@ test-peers: deps ## Cut nodes off and freeze agents under load, and hold connect
 	  --nocapture --test-threads=1 || exit 1; \
 	done
 
+# What the images of the specs' pods are made of, besides what tests need.
+E2E_PACKAGES := \
+  netcat-openbsd:/usr/bin/nc.openbsd \
+  bind9-dnsutils:/usr/bin/dig \
+  bind9-host:/usr/bin/host \
+  wget:/usr/bin/wget \
+  procps:/usr/bin/ps \
+  openssl:/usr/bin/openssl
+
+.PHONY: e2e
+e2e: deps ## Run upstream's end-to-end specs on a cluster with containerd (root; E2E_TEST=, GINKGO=, AGNHOST=paths; GROUP=, NODES=3, PROCS=3, RECORD=1)
+	@[ -x "$(E2E_TEST)" ] && [ -x "$(AGNHOST)" ] && [ -x "$(GINKGO)" ] || { echo "name upstream's programs: make e2e E2E_TEST=path AGNHOST=path GINKGO=path"; exit 2; }
+	$(call install,$(E2E_PACKAGES))
+	$(CARGO) build --locked --release --bin pointsman
+	tools/e2e/run.py --program target/release/pointsman --e2e-test $(abspath $(E2E_TEST)) --ginkgo $(abspath $(GINKGO)) --agnhost $(abspath $(AGNHOST)) \
+	  --kubectl $(or $(KUBECTL),$$(command -v kubectl)) --nodes $(or $(NODES),3) --procs $(or $(PROCS),3) $(foreach group,$(GROUP),--group $(group)) $(if $(RECORD),--record)
+
 .PHONY: bench-up
 bench-up: deps ## Measure a whole cluster on this machine: start, memory, idle CPU, 100 Services (root)
 	$(CARGO) build --locked --release --bin pointsman

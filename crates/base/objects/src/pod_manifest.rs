@@ -69,6 +69,8 @@ pub struct PodSpec {
     #[serde(deserialize_with = "nullable")]
     pub hostname: String,
     #[serde(deserialize_with = "nullable")]
+    pub subdomain: String,
+    #[serde(deserialize_with = "nullable")]
     pub host_aliases: Vec<HostAlias>,
     #[serde(deserialize_with = "nullable")]
     pub dns_policy: String,
@@ -185,6 +187,12 @@ pub struct ContainerPort {
     #[serde(deserialize_with = "nullable")]
     pub name: String,
     pub container_port: i64,
+    /// The port of the node that leads there; 0 for none.
+    pub host_port: i64,
+    #[serde(rename = "hostIP", deserialize_with = "nullable")]
+    pub host_ip: String,
+    #[serde(deserialize_with = "nullable")]
+    pub protocol: String,
 }
 
 /// Amounts by name, such as `cpu` and `memory`. What is not an amount is left out.

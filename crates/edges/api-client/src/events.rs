@@ -62,19 +62,33 @@ pub struct News {
 
 /// Takes events from loops; clones feed the same writer.
 #[derive(Clone, Debug)]
-pub struct Recorder(mpsc::Sender<News>);
+pub struct Recorder {
+    /// Who says it.
+    component: &'static str,
+    sender: mpsc::Sender<Said>,
+}
+
+/// An event and the component that it comes from.
+type Said = (&'static str, News);
 
 impl Recorder {
     /// A recorder, and the task that writes what it is given, for the component of this name.
     pub fn new(client: Client, component: &'static str) -> (Self, impl Future<Output = ()> + Send) {
         let (sender, receiver) = mpsc::channel(QUEUE);
-        (Self(sender), write(client, component, receiver))
+        (Self { component, sender }, write(client, receiver))
+    }
+
+    /// The same for another component.
+    #[must_use]
+    pub fn of(&self, component: &'static str) -> Self {
+        let sender = self.sender.clone();
+        Self { component, sender }
     }
 
     /// Records an event.
     pub fn record(&self, news: News) {
         // A full queue means that the server is slow or gone: losing an event is the lesser harm.
-        let _ = self.0.try_send(news);
+        let _ = self.sender.try_send((self.component, news));
     }
 }
 
@@ -170,22 +184,22 @@ struct WrittenMetadata {
 }
 
 /// The next event to write; those that came together wait together.
-async fn next(receiver: &mut mpsc::Receiver<News>, waiting: &mut VecDeque<News>) -> Option<News> {
+async fn next(receiver: &mut mpsc::Receiver<Said>, waiting: &mut VecDeque<Said>) -> Option<Said> {
     if waiting.is_empty() {
         waiting.push_back(receiver.recv().await?);
         tokio::time::sleep(YIELD).await;
-        while let Ok(news) = receiver.try_recv() {
-            waiting.push_back(news);
+        while let Ok(said) = receiver.try_recv() {
+            waiting.push_back(said);
         }
     }
     waiting.pop_front()
 }
 
-async fn write(client: Client, component: &'static str, mut receiver: mpsc::Receiver<News>) {
+async fn write(client: Client, mut receiver: mpsc::Receiver<Said>) {
     let start = tokio::time::Instant::now();
     let mut correlator = Correlator::default();
     let mut waiting = VecDeque::new();
-    while let Some(news) = next(&mut receiver, &mut waiting).await {
+    while let Some((component, news)) = next(&mut receiver, &mut waiting).await {
         let namespace = match news.subject.namespace.as_str() {
             "" => "default",
             namespace => namespace,

@@ -29,7 +29,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::unverified::{CertificateFiles, Proof, with_any_certificate};
+use crate::unverified::{CertificateFiles, Proof, unverified, with_any_certificate};
 
 /// How long a server may take to accept a connection, and for its part of a TLS handshake.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -117,22 +117,26 @@ impl TryFrom<&Uri> for Target {
     type Error = BadUrl;
 
     fn try_from(uri: &Uri) -> Result<Self, BadUrl> {
-        let host = uri.host().filter(|host| !host.is_empty());
-        match (uri.scheme() == Some(&Scheme::HTTP), host) {
-            (true, Some(host)) => Ok(Self {
-                host: host.trim_matches(['[', ']']).to_owned(),
-                port: uri.port_u16().unwrap_or(80),
-                prefix: uri.path_and_query().map_or("", |it| it.as_str()).to_owned(),
-                tls: None,
-                shown: None,
-                read_buffer: None,
-            }),
-            _ => Err(BadUrl(uri.to_string())),
-        }
+        Self::of(uri, &Scheme::HTTP)
     }
 }
 
 impl Target {
+    fn of(uri: &Uri, scheme: &Scheme) -> Result<Self, BadUrl> {
+        let is_asked = |host: &&str| !host.is_empty() && uri.scheme() == Some(scheme);
+        let host = uri.host().filter(is_asked);
+        let host = host.ok_or_else(|| BadUrl(uri.to_string()))?;
+        let usual_port = if *scheme == Scheme::HTTPS { 443 } else { 80 };
+        Ok(Self {
+            host: host.trim_matches(['[', ']']).to_owned(),
+            port: uri.port_u16().unwrap_or(usual_port),
+            prefix: uri.path_and_query().map_or("", |it| it.as_str()).to_owned(),
+            tls: None,
+            shown: None,
+            read_buffer: None,
+        })
+    }
+
     /// Reads `http://host:port/prefix`.
     pub fn parse(url: &str) -> Result<Self, BadUrl> {
         let uri: Uri = url.parse().map_err(|_| BadUrl(url.to_owned()))?;
@@ -386,14 +390,18 @@ fn speaks_no_tls(kind: ErrorKind) -> bool {
     )
 }
 
-/// Gets a whole URL within a time, with headers; an answer of any status is an answer.
+/// Gets a whole URL within a time, with headers; an answer of any status is an answer, and so is one by `https` whoever
+/// vouches for the server.
 pub async fn get(
     uri: &Uri,
     headers: &[(String, String)],
     most: usize,
     within: Duration,
 ) -> Result<(StatusCode, Bytes), GetError> {
-    let target = Target::try_from(uri)?;
+    let is_secure = uri.scheme() == Some(&Scheme::HTTPS);
+    let scheme = if is_secure { Scheme::HTTPS } else { Scheme::HTTP };
+    let mut target = Target::of(uri, &scheme)?;
+    target.tls = is_secure.then(unverified);
     Ok(target.ask_whole("", headers, most, within).await?)
 }
 

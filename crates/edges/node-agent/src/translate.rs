@@ -6,12 +6,12 @@ use crate::objects::Objects;
 use crate::security;
 use crate::volumes::{volume_name, volume_source};
 use pointsman_model::Labels;
-use pointsman_objects::pod_manifest::{Container, PodManifest, UserIds, VolumeMount, expand};
+use pointsman_objects::pod_manifest::{Container, ContainerPort, PodManifest, UserIds, VolumeMount, expand};
 use pointsman_pod_lifecycle::env::{self, Sources};
 use pointsman_pod_lifecycle::resolver::{ClusterDns, resolv_conf};
 use pointsman_runtime::{
-    Attachable, ContainerId, ContainerName, ContainerSpec, HostAlias, MountSpec, Network, PodUid, Pull,
-    SandboxSpec, User, VolumeSpec,
+    Attachable, ContainerId, ContainerName, ContainerSpec, HostAlias, HostPort, MountSpec, Network, PodUid,
+    Protocol, Pull, SandboxSpec, User, VolumeSpec,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -100,22 +100,48 @@ pub fn sandbox(place: &Place<'_>, objects: &Objects) -> Result<SandboxSpec, Refu
             source: volume_source(volume, place, objects)?,
         });
     }
+    let domain = (!spec.subdomain.is_empty()).then(|| {
+        let (subdomain, namespace, cluster) = (&spec.subdomain, &metadata.namespace, &place.dns.domain);
+        format!("{subdomain}.{namespace}.svc.{cluster}")
+    });
     Ok(SandboxSpec {
         pod: PodUid::try_new(&metadata.uid).map_err(|error| config_error(error.to_string()))?,
         namespace: metadata.namespace.to_string(),
         name: metadata.name.to_string(),
         hostname: place.pod.hostname().chars().take(63).collect(),
+        domain,
         network: if spec.host_network {
             Network::Host
         } else {
             Network::Own
         },
+        ports: host_ports(place.pod),
         host_aliases: aliases.collect(),
         resolv_conf: resolv_conf(place.pod, place.dns, &objects.resolv_conf),
         volumes,
         volume_group: spec.security_context.fs_group.map(id).transpose()?,
         labels: BTreeMap::new(),
     })
+}
+
+/// The node's ports that lead into a pod. One with the node's own network has them by itself.
+fn host_ports(pod: &PodManifest) -> Vec<HostPort> {
+    let containers = pod.spec.init_containers.iter().chain(&pod.spec.containers);
+    let ports = containers.flat_map(|container| &container.ports);
+    let ports = ports.filter(|port| port.host_port != 0 && !pod.spec.host_network);
+    let led = |port: &ContainerPort| {
+        Some(HostPort {
+            protocol: match port.protocol.as_str() {
+                "UDP" => Protocol::Udp,
+                "SCTP" => Protocol::Sctp,
+                _ => Protocol::Tcp,
+            },
+            port: port.host_port.try_into().ok()?,
+            address: port.host_ip.parse().ok(),
+            container_port: port.container_port.try_into().ok()?,
+        })
+    };
+    ports.filter_map(led).collect()
 }
 
 /// A number of a user or group. One that cannot be is no reason to run as root.
@@ -319,6 +345,20 @@ mod tests {
         );
         let spec = sandbox(&place, &objects()).unwrap();
         assert_eq!((spec.hostname.as_str(), spec.volume_group), ("web-0", Some(7)));
+        assert_eq!((spec.domain, spec.ports), (None, Vec::new()));
+        let mut named = pod.clone();
+        named.spec.subdomain = "group".into();
+        let ports = json!([{"containerPort": 80}, {"containerPort": 53, "hostPort": 54, "hostIP": "127.0.0.1", "protocol": "UDP"}]);
+        named.spec.containers[0].ports = serde_json::from_value(ports).unwrap();
+        let shared = sandbox(&Place { pod: &named, ..place }, &objects()).unwrap();
+        assert_eq!(shared.domain.as_deref(), Some("group.d.svc.cluster.local"));
+        let port = HostPort {
+            protocol: Protocol::Udp,
+            port: 54,
+            address: Some([127, 0, 0, 1].into()),
+            container_port: 53,
+        };
+        assert_eq!(shared.ports, [port]);
         let VolumeSource::Files(conf) = &spec.volumes[1].source else {
             panic!("{:?}", spec.volumes)
         };

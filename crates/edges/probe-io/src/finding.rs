@@ -17,8 +17,8 @@ use std::time::Duration;
 pub enum Finding {
     /// All is well.
     Good,
-    /// The server redirects to where we do not follow, or says so without saying where.
-    Redirected(u16),
+    /// The server redirects to where we do not follow, or says so without saying where; the answer's body.
+    Redirected(Vec<u8>),
     /// The server answered with a bad status.
     Status(u16),
     /// The exchange of an HTTP check failed.
@@ -69,7 +69,10 @@ impl Finding {
     pub fn describe(&self, to: &dyn fmt::Display) -> String {
         match self {
             Finding::Good => String::new(),
-            Finding::Redirected(status) => format!("Probe terminated redirects, status code: {status}"),
+            Finding::Redirected(body) => {
+                let body = String::from_utf8_lossy(body);
+                format!("Probe terminated redirects, Response body: {body}")
+            }
             Finding::Status(status) => format!("HTTP probe failed with statuscode: {status}"),
             Finding::Http(error) => format!("{to}: {error}"),
             Finding::Location(error) => format!("{to}: {error}"),

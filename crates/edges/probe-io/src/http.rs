@@ -1,13 +1,16 @@
 //! What does an HTTP server answer?
 //!
 //! Requests are built once per probe; responses are read as bytes arrive, without a socket in
-//! sight. Bodies are skipped, not kept: an answer counts by its status.
+//! sight. Bodies are skipped, not kept: an answer counts by its status. Only the beginning of a redirect's body is kept, for
+//! the event about it.
 
 use crate::url::Url;
 use std::ops::ControlFlow;
 
 /// As much of a body as is waited for, as upstream.
 pub const MAX_BODY: u64 = 10 << 10;
+/// What is kept of a redirect's body.
+const KEPT: usize = 1 << 10;
 /// More than any sensible head; a server that sends more is broken or hostile.
 const MAX_HEAD: usize = 64 << 10;
 const MAX_FIELDS: usize = 128;
@@ -19,6 +22,21 @@ pub struct Response {
     pub status: u16,
     /// Where a redirect leads.
     pub location: Option<String>,
+    /// The beginning of a redirect's body.
+    pub body: Vec<u8>,
+}
+
+impl Response {
+    fn is_redirect(&self) -> bool {
+        (300..400).contains(&self.status)
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        if self.is_redirect() {
+            let room = KEPT - self.body.len();
+            self.body.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        }
+    }
 }
 
 /// Why an answer is none.
@@ -242,15 +260,15 @@ impl Reader {
         } else {
             Framing::UntilEnd
         };
-        let location = if (300..400).contains(&status) {
-            field("location").map(|value| String::from_utf8_lossy(value).into_owned())
-        } else {
-            None
+        let mut response = Response {
+            status,
+            location: None,
+            body: Vec::new(),
         };
-        self.body = Some(Body {
-            response: Response { status, location },
-            framing,
-        });
+        if response.is_redirect() {
+            response.location = field("location").map(|value| String::from_utf8_lossy(value).into_owned());
+        }
+        self.body = Some(Body { response, framing });
         Ok(Some(used))
     }
 
@@ -261,11 +279,16 @@ impl Reader {
         self.skipped += bytes.len() as u64;
         let complete = match &mut body.framing {
             Framing::Length(length) => {
-                *length = length.saturating_sub(bytes.len() as u64);
+                let taken = (*length).min(bytes.len() as u64);
+                body.response.keep(&bytes[..taken as usize]);
+                *length -= taken;
                 *length == 0
             }
-            Framing::Chunked(chunks) => chunks.skip(bytes)?,
-            Framing::UntilEnd => false,
+            Framing::Chunked(chunks) => chunks.skip(bytes, &mut body.response)?,
+            Framing::UntilEnd => {
+                body.response.keep(bytes);
+                false
+            }
         };
         if !complete && self.skipped < MAX_BODY {
             return Ok(ControlFlow::Continue(()));
@@ -277,10 +300,11 @@ impl Reader {
 
 impl Chunks {
     /// Takes more of a chunked body; true at its end.
-    fn skip(&mut self, mut bytes: &[u8]) -> Result<bool, BadResponse> {
+    fn skip(&mut self, mut bytes: &[u8], response: &mut Response) -> Result<bool, BadResponse> {
         while let [first, rest @ ..] = bytes {
             if let Chunks::Data(left) = *self {
                 let taken = left.min(bytes.len() as u64);
+                response.keep(&bytes[..taken as usize]);
                 bytes = &bytes[taken as usize..];
                 *self = if taken == left {
                     Chunks::End

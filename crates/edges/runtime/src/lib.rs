@@ -31,8 +31,8 @@ pub use runtime::{Events, Pending, Runtime};
 pub use security::{Capabilities, CapabilitySet, Security, SystemCalls};
 pub use session::{Session, SessionRequest, Terminal};
 pub use spec::{
-    Attachable, ContainerSpec, ExecRequest, FileContent, FileSet, HostAlias, Limits, Medium, MountSpec,
-    Network, Pull, SandboxSpec, Signal, User, VolumeSource, VolumeSpec,
+    Attachable, ContainerSpec, ExecRequest, FileContent, FileSet, HostAlias, HostPort, Limits, Medium,
+    MountSpec, Network, Protocol, Pull, SandboxSpec, Signal, User, VolumeSource, VolumeSpec,
 };
 pub use state::{
     ContainerState, ContainerStatus, ExecEnd, ExecOutcome, Exit, ExitCause, PodState, RuntimeEvent, Sandbox,

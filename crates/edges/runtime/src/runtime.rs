@@ -51,7 +51,8 @@ pub trait Runtime: Send + Sync {
     /// Runs a command inside a running container, as its user, in its directory, with its environment.
     fn exec(&self, container: &ContainerId, request: ExecRequest) -> Pending<'_, ExecOutcome>;
 
-    /// Runs such a command with streams that the caller holds. It ends at the latest when they are dropped.
+    /// Runs such a command with streams that the caller holds. It ends at the latest when they are dropped, where the
+    /// runtime can end it.
     fn open(&self, container: &ContainerId, request: SessionRequest) -> Pending<'_, Session> {
         let _ = (container, request);
         refused("run commands with streams")

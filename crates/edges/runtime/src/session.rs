@@ -24,7 +24,7 @@ pub type Writer = Box<dyn AsyncWrite + Send + Unpin>;
 /// What a program writes.
 pub type Reader = Box<dyn AsyncRead + Send + Unpin>;
 
-/// The streams of a running command. Dropped, the command is killed.
+/// The streams of a running command. Dropped, the command is killed, where the runtime has a way to do that.
 pub struct Session {
     pub stdin: Option<Writer>,
     pub stdout: Option<Reader>,

@@ -23,8 +23,13 @@ pub struct SandboxSpec {
     pub name: String,
     /// What `hostname` says inside.
     pub hostname: String,
+    /// The domain in which that is a name of the pod, if there is one; `/etc/hosts` says so.
+    pub domain: Option<String>,
     /// Which network the pod sees.
     pub network: Network,
+    /// Ports of the node that lead into the pod, where the runtime can do that.
+    #[serde(default)]
+    pub ports: Vec<HostPort>,
     /// Extra lines of `/etc/hosts`.
     pub host_aliases: Vec<HostAlias>,
     /// The content of `/etc/resolv.conf`; the host's own if `None`.
@@ -43,6 +48,25 @@ pub enum Network {
     /// A namespace of its own with an address of the node's range.
     Own,
     Host,
+}
+
+/// A port of the node that leads into a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostPort {
+    pub protocol: Protocol,
+    pub port: u16,
+    /// At this address of the node; at all of them if `None`.
+    pub address: Option<IpAddr>,
+    /// Where it leads.
+    pub container_port: u16,
+}
+
+/// What a port speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Protocol {
+    Tcp,
+    Udp,
+    Sctp,
 }
 
 /// One line of `/etc/hosts`.

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 /// An image with the usual programs, which sleeps unless it is told otherwise.
 pub const BUSYBOX: &str = "docker.io/library/busybox:test";
-const PROGRAMS: [&str; 12] = [
-    "sh", "sleep", "echo", "cat", "id", "ls", "touch", "mkdir", "kill", "pwd", "hostname", "wget",
+const PROGRAMS: [&str; 13] = [
+    "sh", "sleep", "echo", "cat", "id", "ls", "touch", "mkdir", "kill", "pwd", "hostname", "wget", "tar",
 ];
 
 /// A containerd in the network of a node; gone when dropped, which ends no container.

@@ -16,6 +16,8 @@ use std::sync::Arc;
 
 /// Pods bound at the same time.
 const WRITERS: usize = 16;
+/// Who its events come from, as users and tests look for them.
+const COMPONENT: &str = "default-scheduler";
 
 /// The scheduler's state.
 pub(super) struct Scheduling {
@@ -39,8 +41,9 @@ pub(super) struct Done {
 
 impl Scheduling {
     pub fn new(edge: Edge, on: bool) -> Self {
+        let recorder = edge.recorder.of(COMPONENT);
         Self {
-            edge,
+            edge: Edge { recorder, ..edge },
             on,
             queue: WorkQueue::new(Pace::default()),
             writers: Writers::new(WRITERS),

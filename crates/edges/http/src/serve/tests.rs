@@ -42,6 +42,7 @@ async fn questions_are_answered_with_and_without_tls() {
     let (server, client) = tls();
     for (tls, client) in [(None, None), (Some(server), Some(client))] {
         let (listener, address) = listener().await;
+        let scheme = if tls.is_some() { "https" } else { "http" };
         let server = Server {
             tls,
             ..Server::default()
@@ -56,6 +57,10 @@ async fn questions_are_answered_with_and_without_tls() {
         };
         let answer = target.get("/a?b=c", 64, SOON).await.unwrap();
         assert!(answer.ends_with(b"/a?b=c"), "{answer:?}");
+        // Nobody vouches for this server here.
+        let url = format!("{scheme}://{address}/d").parse().unwrap();
+        let got = get(&url, &[], 64, SOON).await.unwrap();
+        assert_eq!(got, (StatusCode::OK, "/d".into()));
         serving.abort();
     }
 }

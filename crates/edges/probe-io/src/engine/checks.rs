@@ -220,7 +220,7 @@ impl Engine {
             (Step::Response(response), Some(worker)) => {
                 let closed = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
                 self.release(worker, slot, closed);
-                self.answered(worker, &response);
+                self.answered(worker, response);
             }
             (Step::Done(finding), Some(worker)) => self.conclude(worker, finding),
             (_, None) => self.recycle(slot),
@@ -258,14 +258,14 @@ impl Engine {
         }
     }
 
-    fn answered(&mut self, worker: usize, response: &http::Response) {
+    fn answered(&mut self, worker: usize, response: http::Response) {
         let finding = match (response.status, &response.location) {
             (301 | 302 | 303 | 307 | 308, Some(location)) => match self.redirect(worker, location) {
                 Ok(()) => return,
-                Err(finding) => finding.unwrap_or(Finding::Redirected(response.status)),
+                Err(finding) => finding.unwrap_or(Finding::Redirected(response.body)),
             },
             (200..=299, _) => Finding::Good,
-            (300..=399, _) => Finding::Redirected(response.status),
+            (300..=399, _) => Finding::Redirected(response.body),
             (status, _) => Finding::Status(status),
         };
         self.conclude(worker, finding);

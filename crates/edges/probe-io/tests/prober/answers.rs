@@ -103,7 +103,8 @@ async fn a_redirect_to_another_host_is_a_success_with_a_warning() {
         (304, ""),
         (300, "Location: /x\r\n"),
     ] {
-        let server = Server::http(move |_, stream| respond(stream, code, headers, ""));
+        let body = if code == 304 { "" } else { "<a>Found</a>" };
+        let server = Server::http(move |_, stream| respond(stream, code, headers, body));
         let mut lab = Lab::new();
         lab.run("p", json!({"readinessProbe": http_get(server.port())}));
         assert_eq!(lab.verdict().await.2, Verdict::Success, "{code}");
@@ -111,7 +112,7 @@ async fn a_redirect_to_another_host_is_a_success_with_a_warning() {
         assert_eq!(notice, Notice::Warned);
         assert_eq!(
             message,
-            format!("Probe terminated redirects, status code: {code}")
+            format!("Probe terminated redirects, Response body: {body}")
         );
     }
 }

@@ -5,8 +5,8 @@
 use super::messages::*;
 use crate::process::layout::Layout;
 use crate::{
-    CapabilitySet, ContainerId, ContainerName, ContainerSpec, Network, PodUid, SandboxSpec, Security,
-    SystemCalls,
+    CapabilitySet, ContainerId, ContainerName, ContainerSpec, HostPort, Network, PodUid, Protocol,
+    SandboxSpec, Security, SystemCalls,
 };
 use std::collections::BTreeMap;
 
@@ -71,6 +71,7 @@ pub fn sandbox(spec: &SandboxSpec, layout: &Layout, attempt: u32) -> PodSandboxC
             Network::Host => String::new(),
         },
         log_directory: layout.logs(spec).display().to_string(),
+        port_mappings: spec.ports.iter().map(port).collect(),
         labels: pod_labels(spec, layout),
         annotations: spec.labels.clone(),
         linux: Some(LinuxPodSandboxConfig {
@@ -84,6 +85,19 @@ pub fn sandbox(spec: &SandboxSpec, layout: &Layout, attempt: u32) -> PodSandboxC
                 }),
             }),
         }),
+    }
+}
+
+fn port(port: &HostPort) -> PortMapping {
+    PortMapping {
+        protocol: match port.protocol {
+            Protocol::Tcp => value::PROTOCOL_TCP,
+            Protocol::Udp => value::PROTOCOL_UDP,
+            Protocol::Sctp => value::PROTOCOL_SCTP,
+        },
+        container_port: port.container_port.into(),
+        host_port: port.port.into(),
+        host_ip: port.address.map_or(String::new(), |address| address.to_string()),
     }
 }
 
@@ -229,7 +243,14 @@ mod tests {
             namespace: "d".into(),
             name: "web".into(),
             hostname: "web".into(),
+            domain: None,
             network: Network::Own,
+            ports: vec![HostPort {
+                protocol: Protocol::Udp,
+                port: 53,
+                address: Some([127, 0, 0, 1].into()),
+                container_port: 5353,
+            }],
             host_aliases: Vec::new(),
             resolv_conf: None,
             volumes: Vec::new(),
@@ -288,6 +309,13 @@ mod tests {
         assert_eq!(container_id(&listed), Some(spec().id));
         let sandbox = sandbox(&pod(), &layout, 0);
         assert!(Path::new(&sandbox.log_directory).ends_with("logs/d_web_u-1"));
+        let port = PortMapping {
+            protocol: value::PROTOCOL_UDP,
+            container_port: 5353,
+            host_port: 53,
+            host_ip: "127.0.0.1".into(),
+        };
+        assert_eq!(sandbox.port_mappings, [port]);
         assert!(
             ours(&layout)
                 .iter()

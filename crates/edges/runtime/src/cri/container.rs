@@ -157,10 +157,7 @@ impl Inner {
         id: &ContainerId,
         signal: Signal,
     ) -> Result<(), RuntimeError> {
-        let name = self.container_name(id)?;
-        if !self.is_running(id) {
-            return Err(RuntimeError::NotRunning(id.clone()));
-        }
+        let name = self.running_name(id)?;
         if signal == Signal::TERM {
             // The only way to send a signal through the interface, the image's own where it has one. The call ends
             // when the container does.
@@ -259,9 +256,13 @@ impl Inner {
         Ok(())
     }
 
-    fn is_running(&self, id: &ContainerId) -> bool {
-        let state = self.table.get(id);
-        state.is_some_and(|state| matches!(state.status, ContainerStatus::Running { .. }))
+    /// How the runtime calls a container, if that runs.
+    pub(super) fn running_name(&self, id: &ContainerId) -> Result<String, RuntimeError> {
+        let name = self.container_name(id)?;
+        match self.table.get(id).map(|state| state.status) {
+            Some(ContainerStatus::Running { .. }) => Ok(name),
+            _ => Err(RuntimeError::NotRunning(id.clone())),
+        }
     }
 
     pub(super) async fn exec(
@@ -269,10 +270,7 @@ impl Inner {
         id: &ContainerId,
         request: ExecRequest,
     ) -> Result<ExecOutcome, RuntimeError> {
-        let name = self.container_name(id)?;
-        if !self.is_running(id) {
-            return Err(RuntimeError::NotRunning(id.clone()));
-        }
+        let name = self.running_name(id)?;
         let timed_out = ExecOutcome {
             end: ExecEnd::TimedOut,
             output: Vec::new(),
@@ -291,7 +289,7 @@ impl Inner {
         let answer = match tokio::time::timeout(within, call).await {
             Err(_) => return Ok(timed_out),
             Ok(Err(status)) if status.code() == Code::DeadlineExceeded => return Ok(timed_out),
-            Ok(Err(status)) => return Err(self.no_exec(id, &status)),
+            Ok(Err(status)) => return Err(self.no_exec(id, is_unknown(&status), status.message())),
             Ok(Ok(answer)) => answer,
         };
         let mut output = answer.stdout;
@@ -305,18 +303,19 @@ impl Inner {
         })
     }
 
-    fn no_exec(&self, id: &ContainerId, status: &Status) -> RuntimeError {
-        let said = status.message();
+    /// Why a command did not run, by what the runtime says.
+    pub(super) fn no_exec(&self, id: &ContainerId, is_gone: bool, said: &str) -> RuntimeError {
         let reason =
             if said.contains("executable file not found") || said.contains("no such file or directory") {
                 StartFailure::NotFound
             } else if said.contains("permission denied") {
                 StartFailure::NotExecutable
-            } else if is_unknown(status) || said.contains("is in CONTAINER_EXITED state") {
+            } else if is_gone || said.contains("is in CONTAINER_EXITED state") {
                 self.stirred.notify_one();
                 return RuntimeError::NotRunning(id.clone());
             } else {
-                return failed(format!("run a command in container {id}"), status);
+                let said = io::Error::other(said.to_owned());
+                return RuntimeError::system(format!("run a command in container {id}"), said);
             };
         RuntimeError::CannotStart {
             reason,

@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 
 /// Values of the interface's enumerations.
 pub mod value {
+    pub const PROTOCOL_TCP: i32 = 0;
+    pub const PROTOCOL_UDP: i32 = 1;
+    pub const PROTOCOL_SCTP: i32 = 2;
     pub const NAMESPACE_POD: i32 = 0;
     pub const NAMESPACE_CONTAINER: i32 = 1;
     pub const NAMESPACE_NODE: i32 = 2;
@@ -89,12 +92,24 @@ messages! {
         hostname: String,
         #[prost(string, tag = "3")]
         log_directory: String,
+        #[prost(message, repeated, tag = "5")]
+        port_mappings: Vec<PortMapping>,
         #[prost(btree_map = "string, string", tag = "6")]
         labels: BTreeMap<String, String>,
         #[prost(btree_map = "string, string", tag = "7")]
         annotations: BTreeMap<String, String>,
         #[prost(message, optional, tag = "8")]
         linux: Option<LinuxPodSandboxConfig>,
+    }
+    PortMapping {
+        #[prost(int32, tag = "1")]
+        protocol: i32,
+        #[prost(int32, tag = "2")]
+        container_port: i32,
+        #[prost(int32, tag = "3")]
+        host_port: i32,
+        #[prost(string, tag = "4")]
+        host_ip: String,
     }
     LinuxPodSandboxConfig {
         #[prost(message, optional, tag = "2")]
@@ -132,10 +147,14 @@ messages! {
     SandboxId {
         #[prost(string, tag = "1")]
         pod_sandbox_id: String,
+        #[prost(bool, tag = "2")]
+        verbose: bool,
     }
     PodSandboxStatusResponse {
         #[prost(message, optional, tag = "1")]
         status: Option<PodSandboxStatus>,
+        #[prost(btree_map = "string, string", tag = "2")]
+        info: BTreeMap<String, String>,
     }
     PodSandboxStatus {
         #[prost(int32, tag = "3")]
@@ -397,6 +416,38 @@ messages! {
         stderr: Vec<u8>,
         #[prost(int32, tag = "3")]
         exit_code: i32,
+    }
+
+    StreamingExecRequest {
+        #[prost(string, tag = "1")]
+        container_id: String,
+        #[prost(string, repeated, tag = "2")]
+        cmd: Vec<String>,
+        #[prost(bool, tag = "3")]
+        tty: bool,
+        #[prost(bool, tag = "4")]
+        stdin: bool,
+        #[prost(bool, tag = "5")]
+        stdout: bool,
+        #[prost(bool, tag = "6")]
+        stderr: bool,
+    }
+    AttachRequest {
+        #[prost(string, tag = "1")]
+        container_id: String,
+        #[prost(bool, tag = "2")]
+        stdin: bool,
+        #[prost(bool, tag = "3")]
+        tty: bool,
+        #[prost(bool, tag = "4")]
+        stdout: bool,
+        #[prost(bool, tag = "5")]
+        stderr: bool,
+    }
+    // Both are answered with where the streams are.
+    StreamsResponse {
+        #[prost(string, tag = "1")]
+        url: String,
     }
 
     // What containerd says by itself, on the same socket.

@@ -14,21 +14,26 @@ mod messages;
 mod mounts;
 mod pod;
 pub mod private;
+mod streams;
 
 use crate::process::layout::Layout;
+use crate::process::network::system;
 use crate::process::table::Table;
 use crate::process::{blocking, pod as files};
 use crate::{
-    AddressRange, ContainerId, ContainerSpec, ContainerState, Events, ExecOutcome, ExecRequest, Exit,
-    FileSet, Pending, PodState, PodUid, Runtime, RuntimeError, Sandbox, SandboxSpec, Signal, VolumeName,
+    AddressRange, Attachable, ContainerId, ContainerSpec, ContainerState, Events, ExecOutcome, ExecRequest,
+    Exit, FileSet, Pending, PodState, PodUid, Runtime, RuntimeError, Sandbox, SandboxSpec, Session,
+    SessionRequest, Signal, VolumeName,
 };
 use client::{Client, failed};
 use messages::{VersionRequest, VersionResponse};
 use parking_lot::Mutex;
+use pointsman_fabric::Netns;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
 
 /// How a [`CriRuntime`] is set up.
@@ -38,6 +43,8 @@ pub struct Config {
     pub root_dir: PathBuf,
     /// The runtime's socket, `unix:///path`. It has to see the same files as this process.
     pub endpoint: String,
+    /// The network that the runtime serves streams in; that of the calling thread if not set.
+    pub node_netns: Option<Netns>,
     /// How large a log file grows before it is renamed; the kubelet's default is 10 MiB.
     pub log_limit: u64,
 }
@@ -48,6 +55,7 @@ impl Config {
         Self {
             root_dir: root_dir.into(),
             endpoint: endpoint.into(),
+            node_netns: None,
             log_limit: 10 << 20,
         }
     }
@@ -62,6 +70,7 @@ pub struct CriRuntime {
 
 struct Inner {
     client: Client,
+    node: Netns,
     layout: Layout,
     log_limit: u64,
     table: Table,
@@ -99,8 +108,13 @@ impl CriRuntime {
                 })?;
         let layout = Layout::create(&config.root_dir)
             .map_err(|error| RuntimeError::system("make the root directory", error))?;
+        let node = match config.node_netns {
+            Some(netns) => netns,
+            None => Netns::current().map_err(system)?,
+        };
         let inner = Arc::new(Inner {
             client,
+            node,
             layout,
             log_limit: config.log_limit,
             table: Table::default(),
@@ -174,6 +188,21 @@ impl Runtime for CriRuntime {
     fn exec(&self, container: &ContainerId, request: ExecRequest) -> Pending<'_, ExecOutcome> {
         let container = container.clone();
         Box::pin(async move { self.inner.exec(&container, request).await })
+    }
+
+    fn open(&self, container: &ContainerId, request: SessionRequest) -> Pending<'_, Session> {
+        let container = container.clone();
+        Box::pin(async move { self.inner.open_in(&container, request).await })
+    }
+
+    fn attach(&self, container: &ContainerId, wants: Attachable) -> Pending<'_, Session> {
+        let container = container.clone();
+        Box::pin(async move { self.inner.attach_to(&container, wants).await })
+    }
+
+    fn connect(&self, pod: &PodUid, port: u16) -> Pending<'_, TcpStream> {
+        let pod = pod.clone();
+        Box::pin(async move { self.inner.connect_in(&pod, port).await })
     }
 
     fn remove_container(&self, container: &ContainerId) -> Pending<'_, ()> {

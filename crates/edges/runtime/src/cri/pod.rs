@@ -83,6 +83,7 @@ impl Inner {
     async fn sandbox(&self, name: &str, network: Network) -> Result<Sandbox, Status> {
         let request = SandboxId {
             pod_sandbox_id: name.to_owned(),
+            verbose: false,
         };
         let answer: PodSandboxStatusResponse = self.client.runtime("PodSandboxStatus", request).await?;
         let status = answer.status.unwrap_or_default();
@@ -131,6 +132,7 @@ impl Inner {
         for method in ["StopPodSandbox", "RemovePodSandbox"] {
             let request = SandboxId {
                 pod_sandbox_id: name.to_owned(),
+                verbose: false,
             };
             match self.client.runtime::<Empty>(method, request).await {
                 Err(status) if is_unknown(&status) => {}

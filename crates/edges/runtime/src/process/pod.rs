@@ -214,10 +214,13 @@ pub(crate) fn remove_tree(directory: &Path) -> io::Result<()> {
 pub(crate) fn write_etc(directory: &Path, record: &SandboxRecord) -> io::Result<()> {
     let spec = &record.spec;
     let mut hosts = String::from("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n");
-    let own = record
-        .addresses
-        .iter()
-        .map(|address| (*address, spec.hostname.clone()));
+    let name = &spec.hostname;
+    let names = match &spec.domain {
+        // The whole name comes first: it is the one that `hostname -f` says.
+        Some(domain) => format!("{name}.{domain}\t{name}"),
+        None => name.clone(),
+    };
+    let own = record.addresses.iter().map(|address| (*address, names.clone()));
     let aliases = spec
         .host_aliases
         .iter()

@@ -2,7 +2,7 @@
 //!
 //! The shim makes them, and hands over one end each: no byte of them takes a way through it.
 
-use std::io::{self, IoSliceMut};
+use std::io::{self, ErrorKind, IoSliceMut};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -95,25 +95,43 @@ impl ProcessRuntime {
         Ok((streams, stream))
     }
 
-    /// Connects to a port that something in the pod listens on, on its loopback addresses: what listens on all of them
-    /// listens there.
+    /// Connects to a port that something in the pod listens on.
     pub(super) async fn connect_in(&self, pod: &PodUid, port: u16) -> Result<TcpStream, RuntimeError> {
-        let mut last = io::ErrorKind::AddrNotAvailable.into();
-        for ip in [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()] {
-            let (inner, pod) = (Arc::clone(&self.inner), pod.clone());
-            let address = SocketAddr::new(ip, port);
-            // A socket stays in the namespace that it was made in.
-            let socket = blocking(move || inner.socket(&pod, address)).await?;
-            match tokio::time::timeout(CONNECT, socket.connect(address)).await {
-                Ok(Ok(stream)) => return Ok(stream),
-                Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => last = error,
-                Ok(Err(_)) => {}
-                Err(_) => last = io::ErrorKind::TimedOut.into(),
-            }
-        }
-        let doing = format!("connect to port {port} inside of the pod");
-        Err(RuntimeError::system(doing, last))
+        let (inner, pod) = (Arc::clone(&self.inner), pod.clone());
+        connect_inside(blocking(move || inner.netns(&pod)).await?, port).await
     }
+}
+
+/// Connects to a port on the loopback addresses of a network: what listens on all addresses listens there.
+pub(crate) async fn connect_inside(netns: Netns, port: u16) -> Result<TcpStream, RuntimeError> {
+    let mut last = ErrorKind::AddrNotAvailable.into();
+    for ip in [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()] {
+        match connect_from(netns.clone(), SocketAddr::new(ip, port)).await? {
+            Ok(stream) => return Ok(stream),
+            Err(error) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::TimedOut) => {
+                last = error;
+            }
+            Err(_) => {}
+        }
+    }
+    let doing = format!("connect to port {port} inside of the pod");
+    Err(RuntimeError::system(doing, last))
+}
+
+/// Connects from a network.
+pub(crate) async fn connect_from(
+    netns: Netns,
+    address: SocketAddr,
+) -> Result<io::Result<TcpStream>, RuntimeError> {
+    let make = move || match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    };
+    // A socket stays in the namespace that it was made in.
+    let made = blocking(move || netns.run(make).map_err(super::network::system)).await?;
+    let socket = made.map_err(|error| RuntimeError::system("make a socket", error))?;
+    let connected = tokio::time::timeout(CONNECT, socket.connect(address)).await;
+    Ok(connected.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into())))
 }
 
 fn of_terminal(streams: Vec<Arc<Stream>>, has_stdin: bool) -> Session {
@@ -178,7 +196,7 @@ async fn open(directory: &Path, request: &Request) -> io::Result<(Reply, Vec<Own
         let received = stream.async_io(Interest::READABLE, || receive(&stream, &mut buffer, &mut held));
         let length = received.await?;
         if length == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+            return Err(ErrorKind::UnexpectedEof.into());
         }
         bytes.extend_from_slice(&buffer[..length]);
         if let Some((reply, _)) = decode(&bytes)? {
@@ -284,21 +302,12 @@ impl AsyncWrite for End {
 }
 
 impl super::Inner {
-    fn socket(&self, pod: &PodUid, address: SocketAddr) -> Result<TcpSocket, RuntimeError> {
-        let make = || match address {
-            SocketAddr::V4(_) => TcpSocket::new_v4(),
-            SocketAddr::V6(_) => TcpSocket::new_v6(),
-        };
+    fn netns(&self, pod: &PodUid) -> Result<Netns, RuntimeError> {
         let record = self.sandbox_record(pod)?;
-        let netns = match record
-            .ok_or_else(|| RuntimeError::NoSuchPod(pod.clone()))?
-            .spec
-            .network
-        {
-            Network::Host => self.node.clone(),
-            Network::Own => Netns::named(&self.layout.netns(pod)).map_err(super::network::system)?,
-        };
-        let made = netns.run(make).map_err(super::network::system)?;
-        made.map_err(|error| RuntimeError::system("make a socket", error))
+        let record = record.ok_or_else(|| RuntimeError::NoSuchPod(pod.clone()))?;
+        match record.spec.network {
+            Network::Host => Ok(self.node.clone()),
+            Network::Own => Netns::named(&self.layout.netns(pod)).map_err(super::network::system),
+        }
     }
 }

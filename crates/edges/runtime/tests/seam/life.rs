@@ -91,7 +91,8 @@ async fn a_program_sees_its_environment_directory_user_network_and_files(place: 
         "nameserver 10.0.0.10"
     );
     let hosts = place.says(&id, "cat /etc/hosts").await;
-    assert!(hosts.contains(&format!("{address}\thost-a")), "{hosts}");
+    let names = "host-a.group.default.svc.cluster.local\thost-a";
+    assert!(hosts.contains(&format!("{address}\t{names}")), "{hosts}");
     assert_eq!(
         place
             .says(

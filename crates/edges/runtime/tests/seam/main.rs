@@ -5,6 +5,7 @@ mod exec;
 mod life;
 mod place;
 mod recovery;
+mod streams;
 
 /// A test for each runtime.
 #[macro_export]

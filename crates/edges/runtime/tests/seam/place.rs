@@ -63,7 +63,9 @@ impl Place {
             namespace: "default".into(),
             name: format!("pod-{uid}"),
             hostname: format!("host-{uid}"),
+            domain: Some("group.default.svc.cluster.local".into()),
             network: Network::Own,
+            ports: Vec::new(),
             host_aliases: Vec::new(),
             resolv_conf: Some("nameserver 10.0.0.10\n".into()),
             volumes: Vec::new(),
@@ -172,6 +174,7 @@ async fn open(containerd: Option<&Containerd>, root: &Path, node: &Netns) -> Arc
     };
     let mut config = cri::Config::new(root, containerd.files.endpoint());
     config.log_limit = 1 << 16;
+    config.node_netns = Some(node.clone());
     let runtime = CriRuntime::open(config).await.unwrap();
     assert!(
         runtime.version().starts_with("containerd://"),

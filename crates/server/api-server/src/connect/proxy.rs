@@ -60,6 +60,11 @@ pub async fn ask(server: &Server, request: &Request, name: &str) -> Result<Reply
         return Err(ApiError::BadRequest(why.into()));
     }
     let asked = Asked::parse(name)?;
+    if let Some(location) = below(head) {
+        let mut reply = Reply::text(301, "");
+        reply.headers.push((header::LOCATION, location));
+        return Ok(reply);
+    }
     let target = target(server, request, &asked).await?;
     let headers = passed_headers(&head.headers);
     let method = head.method.clone();
@@ -209,8 +214,27 @@ fn allowed(address: IpAddr) -> Result<IpAddr, ApiError> {
     }
 }
 
-/// What follows the subresource in the path, as it was written, with the query.
+/// Where a reader is sent who names the subresource without a path below it: links of what is there lead below it, too
+/// (upstream's rule).
+fn below(head: &Parts) -> Option<String> {
+    let is_reader = matches!(head.method, Method::GET | Method::HEAD);
+    (is_reader && rest(head).is_empty()).then(|| format!("{}/{}", head.uri.path(), query(head)))
+}
+
+/// What is asked below the subresource, with the query.
 fn path(head: &Parts) -> String {
+    let rest = rest(head);
+    let slash = if rest.is_empty() { "/" } else { "" };
+    format!("{slash}{rest}{}", query(head))
+}
+
+fn query(head: &Parts) -> String {
+    let query = head.uri.query();
+    query.map_or(String::new(), |query| format!("?{query}"))
+}
+
+/// What follows the subresource in the path, as it was written.
+fn rest(head: &Parts) -> &str {
     let (mut rest, mut segments) = (head.uri.path(), 0);
     let namespaced = rest.split('/').filter(|segment| !segment.is_empty()).nth(2) == Some("namespaces");
     let skipped = if namespaced { 7 } else { 5 };
@@ -219,12 +243,7 @@ fn path(head: &Parts) -> String {
         rest = &rest[rest.find('/').unwrap_or(rest.len())..];
         segments += 1;
     }
-    let slash = if rest.is_empty() { "/" } else { "" };
-    let query = head
-        .uri
-        .query()
-        .map_or(String::new(), |query| format!("?{query}"));
-    format!("{slash}{rest}{query}")
+    rest
 }
 
 /// What a program gets to know of the client's headers.
@@ -309,6 +328,19 @@ mod tests {
         );
         assert_eq!(rest("/api/v1/namespaces/a/pods/x/proxy"), "/");
         assert_eq!(rest("//api/v1//nodes/n1/proxy/metrics"), "/metrics");
+    }
+
+    #[test]
+    fn who_reads_without_a_path_is_sent_to_the_one_that_links_are_relative_to() {
+        let below = |method: &str, uri: &str| {
+            let request = http::Request::builder().method(method).uri(uri).body(()).unwrap();
+            below(&request.into_parts().0)
+        };
+        let pod = "/api/v1/namespaces/a/pods/x/proxy";
+        assert_eq!(below("GET", &format!("{pod}?a=b")), Some(format!("{pod}/?a=b")));
+        assert_eq!(below("HEAD", pod), Some(format!("{pod}/")));
+        assert_eq!(below("POST", pod), None);
+        assert_eq!(below("GET", &format!("{pod}/")), None);
     }
 
     #[test]

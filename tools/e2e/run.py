@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""Runs upstream's end-to-end specs of the network, of probes and of nodes against a cluster of `pointsman up`.
+
+  run.py --program pointsman --e2e-test PATH --ginkgo PATH --agnhost PATH [--kubectl PATH] [--group NAME]... [--record]
+
+The cluster has nodes with a containerd each, and its pods run from images that are made of this machine's files.
+What came of each spec is compared with specs.txt beside this program: exit code 1 if one that passed no longer does."""
+
+import argparse
+import collections
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+import images
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+RECORD = os.path.join(HERE, "specs.txt")
+
+# The groups, by the beginning of the specs' names; of several that fit the first one counts.
+GROUPS = {
+    "services": r"\[sig-network\] (Services|Service endpoints latency)",
+    "networking": r"\[sig-network\] (Networking|NoSNAT|Connectivity|KubeProxy|HostPort|API Server)",
+    "traffic": r"\[sig-network\] (Traffic Distribution|Topology Hints|LocalhostNodePorts)",
+    "conntrack": r"\[sig-network\] Conntrack",
+    "slices": r"\[sig-network\] Endpoint",
+    "dns": r"\[sig-network\] DNS",
+    "dual-stack": r"\[sig-network\] \[Feature:IPv6DualStack\]",
+    "proxy": r"\[sig-network\] Proxy|\[sig-node\] PreStop",
+    "probes": r"\[sig-node\] Probing",
+    "hooks": r"\[sig-node\] (Container Lifecycle Hook|Restartable Init Container Lifecycle Hook|Lifecycle )",
+    "nodes": r"\[sig-node\] (NoExecuteTaintManager|Lease|NodeLease|Node Lifecycle|Events)",
+}
+
+# Specs that cannot say anything here, and why.
+INAPPLICABLE = {
+    r"\[Disruptive\]|\[Serial\]": "breaks the cluster for the specs beside it, or wants it for itself",
+    r"\[Provider:": "needs machines of a cloud, by ssh",
+    r"LoadBalancer|load balancer": "needs a cloud that makes load balancers",
+    r"Internet connection": "needs the internet",
+    r"[Ss][Cc][Tt][Pp]": "needs the kernel's module sctp",
+    r"IPv6|ipv6|DualStack": "the cluster has IPv4 only",
+    r"LocalhostNodePorts": "node ports on loopback are of iptables mode",
+    r"KubeProxyNFAcct": "needs the kernel's module nfacct",
+    r"\[Feature:OffByDefault\]": "upstream has the feature off by default",
+    r"IPerf2|PerformanceDNS": "measures, and needs programs that are not here",
+    r"invalid conntrack state bug|configurable pod resolv.conf": "needs an image with a program that is not here",
+}
+
+
+def group(name):
+    return next((group for group, pattern in GROUPS.items() if re.match(pattern, name)), None)
+
+
+def inapplicable(name):
+    return next((why for pattern, why in INAPPLICABLE.items() if re.search(pattern, name)), None)
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", required=True, help="pointsman")
+    parser.add_argument("--e2e-test", required=True)
+    parser.add_argument("--ginkgo", required=True)
+    parser.add_argument("--agnhost", required=True)
+    parser.add_argument("--kubectl", default="kubectl")
+    parser.add_argument("--group", action="append", choices=GROUPS, help="all of them if not given")
+    parser.add_argument("--focus", help="only specs that this expression finds")
+    parser.add_argument("--procs", type=int, default=3, help="specs at once")
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--timeout", default="2h", help="for all specs together")
+    parser.add_argument("--out", default="target/e2e", help="where logs and the report go")
+    parser.add_argument("--record", action="store_true", help="write what came of the specs that ran into specs.txt")
+    return parser.parse_args()
+
+
+class Cluster:
+    """A cluster that ends with the block."""
+
+    def __init__(self, program, nodes, directory):
+        self.program, self.nodes, self.directory = program, nodes, directory
+
+    def run(self, *command):
+        subprocess.run([self.program, *command], check=True, stdout=subprocess.DEVNULL)
+
+    def __enter__(self):
+        self.run("up", "--name", "e2e", "--runtime", "containerd", "--nodes", str(self.nodes), "--zones", "3",
+                 "--data-dir", self.directory, "--detach")
+        return self
+
+    def load(self, archive):
+        self.run("image", "load", "--name", "e2e", archive)
+
+    def kubeconfig(self):
+        return os.path.join(self.directory, "admin.kubeconfig")
+
+    def __exit__(self, *_):
+        self.run("down", "--name", "e2e")
+
+
+def play(options, kubeconfig):
+    """Runs the specs; returns the report."""
+    out = os.path.abspath(options.out)
+    os.makedirs(out, exist_ok=True)
+    focus = options.focus or "|".join(GROUPS[name] for name in options.group or GROUPS)
+    skip = "|".join(INAPPLICABLE)
+    command = [options.ginkgo, f"--procs={options.procs}", f"--timeout={options.timeout}", "--no-color", "--silence-skips",
+               f"--focus={focus}", f"--skip={skip}", "--json-report=report.json", f"--output-dir={out}", options.e2e_test, "--",
+               f"--kubeconfig={kubeconfig}", f"--kubectl-path={options.kubectl}", "--provider=skeleton", f"--num-nodes={options.nodes}",
+               "--minStartupPods=0", "--allowed-not-ready-nodes=0", "--node-schedulable-timeout=1m",
+               "--system-pods-startup-timeout=1m", "--disable-log-dump=true"]
+    with open(os.path.join(out, "log"), "w") as log:
+        subprocess.run(command, stdout=log, stderr=subprocess.STDOUT)
+    with open(os.path.join(out, "report.json")) as report:
+        return json.load(report)
+
+
+def outcomes(report):
+    """What came of each spec: passed, failed or skipped, and why."""
+    for suite in report:
+        for spec in suite["SpecReports"] or []:
+            if spec["LeafNodeType"] != "It" or spec["State"] == "pending":
+                continue
+            name = " ".join([*(spec["ContainerHierarchyTexts"] or []), spec["LeafNodeText"]])
+            message = (spec.get("Failure") or {}).get("Message", "")
+            if group(name) and (spec["State"] != "skipped" or message):
+                state = spec["State"] if spec["State"] in ("passed", "skipped") else "failed"
+                yield name, state, " ".join(message.split())
+
+
+def recorded():
+    """The record's lines: a state and a name."""
+    if not os.path.exists(RECORD):
+        return {}
+    with open(RECORD) as lines:
+        pairs = (line.rstrip("\n").split(" ", 1) for line in lines if line.strip())
+        return {name: state for state, name in pairs}
+
+
+def show(found):
+    counts = collections.defaultdict(collections.Counter)
+    for name, (state, message) in sorted(found.items()):
+        counts[group(name)][state] += 1
+        if state != "passed":
+            print(f"{state:8} {name}\n         {message[:300]}")
+    print(f"\n{'group':12} {'passed':>7} {'failed':>7} {'skipped':>8}")
+    for name in [*(name for name in GROUPS if name in counts), "all"]:
+        row = counts[name] if name != "all" else sum(counts.values(), collections.Counter())
+        print(f"{name:12} {row['passed']:7} {row['failed']:7} {row['skipped']:8}")
+
+
+def main():
+    options = arguments()
+    with tempfile.TemporaryDirectory(prefix="e2e-", dir="/var/tmp") as directory:
+        archives = images.build(directory, options.e2e_test, options.agnhost)
+        with Cluster(options.program, options.nodes, os.path.join(directory, "data")) as cluster:
+            for archive in archives:
+                cluster.load(archive)
+            report = play(options, cluster.kubeconfig())
+    found = {name: (state, message) for name, state, message in outcomes(report)}
+    show(found)
+    before = recorded()
+    lost = [name for name in found if before.get(name) == "passed" and found[name][0] != "passed"]
+    for name in lost:
+        print(f"passed before: {name}")
+    if options.record:
+        record = before | {name: state for name, (state, _) in found.items()}
+        with open(RECORD, "w") as lines:
+            lines.writelines(f"{record[name]} {name}\n" for name in sorted(record))
+    sys.exit(bool(lost) or not found)
+
+
+if __name__ == "__main__":
+    main()
