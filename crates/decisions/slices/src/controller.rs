@@ -246,6 +246,17 @@ impl Controller {
     /// Takes back a job. `written` holds the answers to the writes that went through, in the order
     /// creates, updates, deletes; it is shorter than the plan when a write failed.
     pub fn finish(&mut self, job: &Job, written: &[Written], now: Now) {
+        self.take_back(job, written, written.len() >= job.plan.writes(), now);
+    }
+
+    /// Takes back a job whose namespace goes away and takes in nothing new: to try again would only keep writers from
+    /// the Services that stay.
+    pub fn give_up(&mut self, job: &Job, written: &[Written], now: Now) {
+        self.take_back(job, written, true, now);
+        self.settled.remove(&job.key);
+    }
+
+    fn take_back(&mut self, job: &Job, written: &[Written], complete: bool, now: Now) {
         for answer in written {
             match answer {
                 Written::Slice { uid, generation } => self.slices.written(&job.key, uid, *generation),
@@ -255,7 +266,6 @@ impl Controller {
         for (sight, at) in self.in_flight.remove(&job.key).unwrap_or_default() {
             self.judge(&job.key, sight, Now { moment: at, ..now });
         }
-        let complete = written.len() >= job.plan.writes();
         match self.index.service(&job.key) {
             None => self.triggers.forget(&job.key),
             Some(_) if complete => self.triggers.finish(&job.key),

@@ -398,3 +398,18 @@ fn one_flip_among_three_thousand_is_one_small_write() {
         chaos.settle();
     }
 }
+
+#[test]
+fn what_a_namespace_that_goes_away_refuses_is_not_tried_again_until_something_happens() {
+    let mut chaos = Chaos::new(100);
+    chaos.step(&Op::Pod(0, true));
+    chaos.take();
+    let job = chaos.jobs.pop_front().expect("a slice to make");
+    chaos.controller.give_up(&job, &[], chaos.now());
+    assert_eq!(
+        (chaos.controller.wake_at(), chaos.controller.backlog()),
+        (None, 0)
+    );
+    chaos.step(&Op::Pod(1, true));
+    assert_eq!(chaos.settle(), 1);
+}

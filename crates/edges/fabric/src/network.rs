@@ -54,6 +54,12 @@ pub struct Link {
 }
 
 impl Network {
+    /// That of the calling thread. Entering it, as [`Netns::network`](crate::Netns::network) does, would need
+    /// CAP_SYS_ADMIN, which a proxy does not have everywhere.
+    pub fn here() -> Result<Self, FabricError> {
+        Self::open("this namespace")
+    }
+
     /// Connects from the calling thread's namespace.
     pub(crate) fn open(label: &str) -> Result<Self, FabricError> {
         let socket = RouteSocket::open()

@@ -15,7 +15,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-use pointsman_fabric::{FabricError, Netns, Network, Prefix};
+use pointsman_fabric::{FabricError, Network, Prefix};
 use pointsman_netlink_io::RequestError;
 use pointsman_netlink_io::ipvs::{IpSets, Ipvs};
 
@@ -73,7 +73,7 @@ pub struct Leftovers {
 impl Leftovers {
     /// Finds the link and its addresses; `None` if IPVS mode did not run here.
     pub fn find(now: Instant) -> Result<Option<Self>, FabricError> {
-        let mut network = Netns::current()?.network()?;
+        let mut network = Network::here()?;
         let Some(link) = network.find(LINK)? else {
             return Ok(None);
         };

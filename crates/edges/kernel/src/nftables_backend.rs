@@ -39,6 +39,8 @@ pub struct NftablesBackend<A> {
     commits: Commits,
     /// The drift at which the table was last known to be right.
     undisturbed: Option<Drift>,
+    /// Settings changed that are not written yet: what differs then is nobody's fault.
+    unwritten: bool,
     /// What was read ahead of the first batch, and at which generation.
     read_ahead: Option<(Generation, Option<Inventory>)>,
 }
@@ -59,6 +61,7 @@ impl<A: Address> NftablesBackend<A> {
             planner: Planner::new(TableSettings::new(settings)),
             commits,
             undisturbed: None,
+            unwritten: false,
             read_ahead: None,
         }
     }
@@ -102,6 +105,7 @@ impl<A: Address> NftablesBackend<A> {
             let Some(found) = found else {
                 let written = self.fill(batch)?;
                 self.undisturbed = Some(drift);
+                self.unwritten = false;
                 return Ok(written);
             };
             let states = batch.changes.iter().filter_map(|change| change.after.as_deref());
@@ -111,12 +115,13 @@ impl<A: Address> NftablesBackend<A> {
             let written = Written {
                 transactions: usize::from(!adoption.repair.is_empty()),
                 elements: adoption.repair.element_count(),
-                repaired: !adoption.repair.is_empty(),
+                repaired: !adoption.repair.is_empty() && !self.unwritten,
                 restored: None,
             };
             match self.commit(&adoption.repair, only_at) {
                 Ok(()) => {
                     self.planner = adoption.planner;
+                    self.unwritten = false;
                     // What others committed since this was read shows in the next check.
                     self.undisturbed = Some(drift);
                     return Ok(written);
@@ -283,6 +288,7 @@ impl<A: Address> Programmer<A> for NftablesBackend<A> {
                 shared: settings,
                 ..self.planner.settings().clone()
             });
+            self.unwritten = true;
         }
     }
 

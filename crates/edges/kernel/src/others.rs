@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use pointsman_dataplane::ProgramError;
 use pointsman_dataplane::second_writer::Traces;
-use pointsman_fabric::Netns;
+use pointsman_fabric::Network;
 use pointsman_netlink::nft::{Family, Name};
 use pointsman_netlink_io::{Buffers, Client};
 
@@ -119,8 +119,7 @@ fn is_loaded(names: &str) -> bool {
 
 /// The number of the link that IPVS mode keeps; a new one has another.
 fn ipvs_link() -> Option<u64> {
-    let network = Netns::current().and_then(|here| here.network());
-    let link = network.and_then(|mut network| network.find(ipvs::LINK));
+    let link = Network::here().and_then(|mut network| network.find(ipvs::LINK));
     Some(u64::from(link.ok()??.index))
 }
 

@@ -3,11 +3,14 @@
 //! Virtual servers are not part of it where the kernel has no IPVS, as that of CI: there the answer "no such family" is.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::Instant;
 
-use pointsman_kernel::{clean_up, ipvs};
+use pointsman_kernel::others::Lookout;
+use pointsman_kernel::{Mode, clean_up, ipvs};
 use pointsman_netlink_io::ipvs::{IpSets, Ipvs};
 use pointsman_testkit::netns::Namespace;
 use pointsman_testkit::require_netns;
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 /// Rules of IPVS mode that look into a set, beside others.
 const RULES: &str = "*filter
@@ -27,6 +30,23 @@ COMMIT
 -A KUBE-SERVICES -m set --match-set KUBE-6-CLUSTER-IP dst -j KUBE-LOAD-BALANCER
 COMMIT
 ";
+
+#[test]
+fn the_link_is_found_and_removed_with_the_rights_of_a_proxy_that_is_not_privileged() {
+    require_netns!();
+    let namespace = Namespace::new().unwrap();
+    namespace.ip("link add kube-ipvs0 type bridge");
+    namespace.run(|| {
+        let mut rights = capabilities(None).unwrap();
+        rights.effective = CapabilitySet::NET_ADMIN;
+        set_capabilities(None, rights).unwrap();
+        let [.., left] = Lookout::open(Mode::Nftables).unwrap().look().unwrap();
+        assert!(left.is_some(), "the lookout does not see it");
+        assert!(ipvs::Leftovers::find(Instant::now()).unwrap().is_some());
+        ipvs::remove_all().unwrap();
+        assert!(ipvs::Leftovers::find(Instant::now()).unwrap().is_none());
+    });
+}
 
 #[test]
 fn chains_sets_and_the_link_of_ipvs_mode_are_removed_and_nothing_else() {

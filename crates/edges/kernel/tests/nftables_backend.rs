@@ -3,9 +3,10 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::process::Command;
 
-use pointsman_dataplane::{Programmer, Recovery, Written};
+use pointsman_dataplane::{Programmer, Recovery, Settings, Written};
 use pointsman_kernel::Commits;
 use pointsman_kernel::nftables_backend::NftablesBackend;
+use pointsman_model::Cidr;
 use pointsman_testkit::cluster::{Cluster, Family};
 use pointsman_testkit::netns::Namespace;
 use pointsman_testkit::require_netns;
@@ -60,6 +61,23 @@ fn a_restart_on_a_correct_table_writes_nothing() {
         assert_eq!(second, Written::default());
         assert_eq!(nft("list table ip pointsman"), before);
         assert!(again.is_undisturbed().unwrap());
+    });
+}
+
+#[test]
+fn what_changed_settings_make_different_is_no_repair() {
+    require_netns!();
+    Namespace::new().unwrap().run(|| {
+        let cluster = Cluster::parse(V4);
+        let (mut backend, _) = start::<Ipv4Addr>(V4);
+        backend.change_settings(Settings {
+            service_cidrs: Cidr::parse("172.30.0.0/16").unwrap().into_iter().collect(),
+            ..cluster.settings()
+        });
+        let changed = full(&mut backend, &cluster);
+        assert!(changed.elements > 0 && !changed.repaired, "{changed:?}");
+        nft("flush set ip pointsman cluster-ips");
+        assert!(full(&mut backend, &cluster).repaired);
     });
 }
 

@@ -1,7 +1,7 @@
 //! Where are the other nodes' pods, and which addresses may ours have?
 
 use pointsman_api_client::events::{News, Recorder, Severity, Subject};
-use pointsman_fabric::{Claim, Disbelief, Netns, Network, Prefix, Route, settle};
+use pointsman_fabric::{Claim, Disbelief, Network, Prefix, Route, settle};
 use pointsman_model::Moment;
 use pointsman_objects::Node;
 use pointsman_runtime::AddressRange;
@@ -153,7 +153,7 @@ impl Neighbours {
         if add.is_empty() && remove.is_empty() {
             return;
         }
-        let mut network = match Netns::current().and_then(|here| here.network()) {
+        let mut network = match Network::here() {
             Ok(network) => network,
             Err(error) => return tracing::warn!(%error, "cannot set routes to other nodes"),
         };

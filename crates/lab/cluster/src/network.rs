@@ -13,7 +13,7 @@ const TO_FABRIC: &str = "eth0";
 
 /// Ranges that the host has addresses in or routes to.
 pub fn in_use() -> Result<Vec<Prefix>, FabricError> {
-    let mut host = Netns::current()?.network()?;
+    let mut host = Network::here()?;
     let mut ranges: Vec<Prefix> = host.routes()?.iter().map(|route| route.destination).collect();
     ranges.extend(host.addresses()?.iter().map(|(_, address)| *address));
     Ok(ranges)
@@ -64,7 +64,7 @@ fn build_node(
 
 /// One cable and one route: all the host gets.
 fn connect_host(plan: &Plan, fabric: &Netns, switch: &mut Network) -> Result<(), FabricError> {
-    let mut host = Netns::current()?.network()?;
+    let mut host = Network::here()?;
     let link = plan.host_link();
     host.add_veth(&link, fabric, TO_HOST)?;
     switch.set_up(TO_HOST)?;

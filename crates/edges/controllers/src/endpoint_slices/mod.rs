@@ -460,7 +460,11 @@ impl Owner {
     fn finish(&mut self, sent: Sent) {
         let Sent { job, written, error } = sent;
         let service = self.controller.index().service(&job.key).cloned();
-        self.controller.finish(&job, &written, self.now());
+        let now = self.now();
+        match error {
+            Some(ApiError::NamespaceTerminating(_)) => self.controller.give_up(&job, &written, now),
+            _ => self.controller.finish(&job, &written, now),
+        }
         self.metrics
             .synced(&job, service.as_deref(), written.len(), error.is_some());
         if let Some(service) = &service {
@@ -472,10 +476,11 @@ impl Owner {
     /// Tells the Service's owner what they should know.
     fn tell(&self, service: &Service, job: &Job, error: Option<&ApiError>) {
         match error {
-            // Somebody else wrote in between, or the namespace goes away: the next look settles it.
-            Some(ApiError::Conflict(_) | ApiError::NotFound(_) | ApiError::NamespaceTerminating(_)) => {
+            // Somebody else wrote in between: the next look settles it.
+            Some(ApiError::Conflict(_) | ApiError::NotFound(_)) => {
                 tracing::debug!(service = %job.key, error = ?error, "slices are written again");
             }
+            Some(ApiError::NamespaceTerminating(_)) => {}
             Some(error) => {
                 if !error.is_missing_right() {
                     tracing::warn!(service = %job.key, %error, "slices could not be written");
