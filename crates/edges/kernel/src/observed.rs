@@ -7,6 +7,7 @@ mod iptables;
 
 use std::collections::BTreeSet;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use pointsman_dataplane::ProgramError;
 use pointsman_model::{Address, Backend, IpFamily, Port, Protocol, ServiceName};
@@ -268,9 +269,9 @@ impl Commits {
         Ok(Self { notices })
     }
 
-    /// Waits for a commit and says what it touched in the tables of the mode and family; nothing if it was in others.
-    pub fn next<A: Address>(&mut self, mode: Mode, mut each: impl FnMut(Seen<A>)) {
-        let outcome = self.notices.next(|notice| {
+    /// Says what commits touched in the tables of the mode and family since this was asked last, without waiting.
+    pub fn read<A: Address>(&mut self, mode: Mode, mut each: impl FnMut(Seen<A>)) {
+        let outcome = self.notices.read(|notice| {
             let table = notice.table.as_str();
             match mode {
                 _ if notice.family != family::<A>() => {}
@@ -287,6 +288,13 @@ impl Commits {
                 each(Seen::Anything);
             }
         }
+    }
+}
+
+/// Readable once somebody has committed.
+impl AsFd for Commits {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.notices.as_fd()
     }
 }
 
