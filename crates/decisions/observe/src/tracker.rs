@@ -262,6 +262,11 @@ impl<A: Address> Tracker<A> {
         self.ground = missing.map(|what| (self.ground.as_ref().map_or(now, |(since, _)| *since), what));
     }
 
+    /// Whether what all Services share was missing when it was looked at last.
+    pub const fn lacks_ground(&self) -> bool {
+        self.ground.is_some()
+    }
+
     /// When to ask again, should nothing happen.
     pub fn wake(&self) -> Option<Instant> {
         let (_, name) = self.unsaid.first()?;

@@ -4,6 +4,7 @@
 //! written here.
 
 mod iptables;
+mod older;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -21,9 +22,9 @@ use pointsman_observe::{Chain, Content, Key, Map, Place, Statement};
 
 use crate::commits::{NF_TABLES, unreadable};
 use crate::mode::Mode;
-use crate::variant::Variant;
 
 pub use iptables::KubeProxyChains;
+pub use older::{Polled, PolledChains};
 
 /// How often reading begins again because somebody committed meanwhile.
 const ATTEMPTS: u32 = 20;
@@ -250,11 +251,6 @@ impl KubeProxyTable {
         chain.chains.extend(leads_to.chains);
         Ok(())
     }
-}
-
-/// Whether the older interface of iptables has tables; of what is written there nobody is told.
-pub fn has_older_tables(family: IpFamily) -> bool {
-    Variant::in_use(family).contains(&Variant::Legacy)
 }
 
 /// Follows the commits of the calling thread's network namespace.

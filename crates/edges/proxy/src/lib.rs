@@ -11,7 +11,8 @@
 //! being written go together in the next. Decisions are those of `pointsman-dataplane`; here are the clocks,
 //! sockets and threads.
 
-pub mod config;
+pub mod behind;
+mod config;
 pub mod explain;
 pub mod health;
 pub mod metrics;

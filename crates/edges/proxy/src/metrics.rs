@@ -81,6 +81,7 @@ pub struct FamilyMetrics {
     pub resets: ResetMetrics,
     /// Services whose rules, which another program writes, have differed for long.
     pub behind: Gauge,
+    pub poll_error: Gauge,
 }
 
 impl Metrics {
@@ -236,6 +237,7 @@ struct Defined {
     localhost: Option<localhost::Defined>,
     resets: resets::Defined,
     behind: Family<Gauge>,
+    poll_error: Family<Gauge>,
 }
 
 /// When and how long.
@@ -315,6 +317,14 @@ impl Defined {
                 )
                 .labels(FAMILY),
             ),
+            poll_error: registry.gauges(
+                Definition::new(
+                    "pointsman_proxy_observed_error_seconds",
+                    "How much later than kube-proxy wrote its rules they may be known, because the older iptables interface \
+                     announces nothing and is polled; 0 where commits are announced.",
+                )
+                .labels(FAMILY),
+            ),
             flows_duration: duration(
                 registry,
                 "kubeproxy_conntrack_reconciler_sync_duration_seconds",
@@ -365,6 +375,7 @@ impl Defined {
             flows_duration: self.flows_duration.with(&series),
             resets: self.resets.of(family),
             behind: self.behind.with(&series),
+            poll_error: self.poll_error.with(&series),
             localhost: self
                 .localhost
                 .as_ref()

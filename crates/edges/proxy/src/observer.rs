@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 use pointsman_dataplane::{Change, ProgramError, Watermark};
 use pointsman_kernel::Mode;
 use pointsman_kernel::interfaces::has_family;
-use pointsman_kernel::observed::{Commits, KubeProxyChains, KubeProxyTable, Seen, has_older_tables};
+use pointsman_kernel::observed::{Commits, KubeProxyChains, KubeProxyTable, PolledChains, Seen};
 use pointsman_model::Address;
+use pointsman_observe::pace::Poll;
 use pointsman_observe::{Behind, Key, Place, Statement, Step, Tracker, iptables, nftables};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
@@ -38,6 +39,8 @@ pub(crate) struct Observed {
     pub steps: Vec<Step>,
     /// Whose rules have differed for too long.
     pub behind: Option<Behind>,
+    /// How much later than they were written rules may be known, because nobody announces them.
+    pub error: Duration,
     pub at: Instant,
 }
 
@@ -122,6 +125,7 @@ fn nothing_to_say<A: Address>(inputs: &mpsc::Receiver<Follow<A>>, report: impl F
         report(Observed {
             steps: vec![step],
             behind: None,
+            error: Duration::ZERO,
             at: Instant::now(),
         });
     }
@@ -130,41 +134,92 @@ fn nothing_to_say<A: Address>(inputs: &mpsc::Receiver<Follow<A>>, report: impl F
 /// kube-proxy's rules in the mode that it writes them.
 enum Rules<A> {
     Table(KubeProxyTable),
-    Chains(KubeProxyChains<A>),
+    Chains {
+        announced: KubeProxyChains<A>,
+        polled: PolledChains<A>,
+        /// Where they are written by the older interface: what reading them took last.
+        poll: Option<Poll>,
+    },
+}
+
+/// What all Services share.
+struct Ground<A> {
+    /// What of it is missing.
+    missing: Option<String>,
+    /// Destinations and chains whose rules changed, where commits do not name them.
+    keys: BTreeSet<Key<A>>,
+    chains: BTreeSet<String>,
 }
 
 impl<A: Address> Rules<A> {
     fn open(mode: Mode) -> Result<Self, ProgramError> {
         Ok(match mode {
             Mode::Nftables => Self::Table(KubeProxyTable::open()?),
-            Mode::Iptables => {
-                if has_older_tables(A::FAMILY) {
-                    tracing::warn!(family = %A::FAMILY, "rules of the older iptables interface are here, too, and cannot be followed");
-                }
-                Self::Chains(KubeProxyChains::open()?)
-            }
+            Mode::Iptables => Self::Chains {
+                announced: KubeProxyChains::open()?,
+                polled: PolledChains::open()?,
+                poll: None,
+            },
         })
     }
 
     fn read(&mut self, places: &BTreeSet<Place<A>>) -> Result<Statement<A>, ProgramError> {
         match self {
             Self::Table(table) => table.read(places),
-            Self::Chains(chains) => chains.read(places),
+            Self::Chains {
+                polled,
+                poll: Some(_),
+                ..
+            } => Ok(polled.read(places)),
+            Self::Chains { announced, .. } => announced.read(places),
         }
     }
 
-    fn missing(&mut self) -> Result<Option<String>, ProgramError> {
-        match self {
-            Self::Table(table) => table.missing::<A>(),
-            Self::Chains(chains) => chains.missing(),
+    fn ground(&mut self) -> Result<Ground<A>, ProgramError> {
+        let (announced, polled, poll) = match self {
+            Self::Table(table) => {
+                return Ok(Ground {
+                    missing: table.missing::<A>()?,
+                    keys: BTreeSet::new(),
+                    chains: BTreeSet::new(),
+                });
+            }
+            Self::Chains {
+                announced,
+                polled,
+                poll,
+            } => (announced, polled, poll),
+        };
+        let missing = announced.missing()?;
+        if missing.is_some() {
+            let began = Instant::now();
+            if let Some(found) = polled.poll()? {
+                let ended = Instant::now();
+                let took = ended - began;
+                if poll.is_none() {
+                    tracing::info!(family = %A::FAMILY, took_seconds = took.as_secs_f64(), "rules of the older iptables interface are polled");
+                }
+                *poll = Some(Poll { ended, took });
+                return Ok(Ground {
+                    missing: found.missing,
+                    keys: found.keys,
+                    chains: found.chains,
+                });
+            }
         }
+        *poll = None;
+        Ok(Ground {
+            missing,
+            keys: announced.changed()?,
+            chains: BTreeSet::new(),
+        })
     }
 
-    /// Destinations whose rules changed, where commits do not name them.
-    fn changed(&mut self) -> Result<BTreeSet<Key<A>>, ProgramError> {
+    /// What reading all took last, where nobody announces what is written.
+    const fn poll(&self) -> Option<&Poll> {
         match self {
-            Self::Table(_) => Ok(BTreeSet::new()),
-            Self::Chains(chains) => chains.changed(),
+            Self::Chains { poll, .. } => poll.as_ref(),
+            Self::Table(_) => None,
         }
     }
 }
@@ -215,7 +270,7 @@ impl<A: Address> Reader<A> {
         let wake = match self.retry {
             Some(at) => Some(at),
             None if self.ground || self.tracker.question().is_some() => Some(now),
-            None => self.tracker.wake(),
+            None => self.tracker.wake().into_iter().chain(self.next_poll()).min(),
         };
         // Somebody may be behind, which nothing would say.
         let watch = self.tracker.behind().map(|_| now + RETRY);
@@ -227,6 +282,12 @@ impl<A: Address> Reader<A> {
         ];
         // A signal is as good a reason to look as any.
         let _ = poll(&mut sources, timeout.as_ref());
+    }
+
+    /// When to read rules that nobody announces.
+    fn next_poll(&self) -> Option<Instant> {
+        let waiting = self.tracker.behind().is_some();
+        self.rules.poll().map(|poll| poll.next(waiting))
     }
 
     /// Notes what others have committed.
@@ -249,16 +310,26 @@ impl<A: Address> Reader<A> {
         if touched {
             tracker.doubt_unsaid();
         }
+        let now = Instant::now();
+        // Where kube-proxy has no rules yet, they may come by either interface.
+        let looked_for = self.mode == Mode::Iptables && self.tracker.lacks_ground();
+        if self.next_poll().map_or(looked_for, |at| at <= now) {
+            self.ground = true;
+        }
     }
 
     fn read(&mut self) -> Result<(), ProgramError> {
         if self.ground {
-            let missing = self.rules.missing()?;
-            self.rules
-                .changed()?
+            let ground = self.rules.ground()?;
+            ground.keys.iter().for_each(|key| self.tracker.doubt_key(key));
+            ground
+                .chains
                 .iter()
-                .for_each(|key| self.tracker.doubt_key(key));
-            self.tracker.observe_ground(Instant::now(), missing);
+                .for_each(|name| self.tracker.doubt_chain(name));
+            if self.rules.poll().is_some() {
+                self.tracker.doubt_unsaid();
+            }
+            self.tracker.observe_ground(Instant::now(), ground.missing);
             self.ground = false;
         }
         for _ in 0..READ_AT_ONCE {
@@ -286,6 +357,7 @@ impl<A: Address> Reader<A> {
         report(Observed {
             steps,
             behind,
+            error: self.rules.poll().map_or(Duration::ZERO, Poll::error),
             at: now,
         });
     }

@@ -19,6 +19,7 @@ use pointsman_peers::GoneNodes;
 use pointsman_watermarks::Watermarks;
 use tokio::sync::{mpsc, watch};
 
+use crate::behind::BehindEvents;
 use crate::config::{Config, NodeState};
 use crate::health::Health;
 use crate::metrics::Metrics;
@@ -69,6 +70,7 @@ pub(crate) struct Owner {
     watermarks: Watermarks,
     published: Watermark,
     others: Others,
+    behind: BehindEvents,
     /// Nodes to whose pods connections are ended.
     gone: GoneNodes,
     /// The API server's versions went back: its store was restored from a backup.
@@ -103,6 +105,7 @@ impl Owner {
             second_writer: None,
             behind: [None, None],
         });
+        let behind = BehindEvents::new(config.node.clone(), events.clone());
         let others = Others::new(&config, metrics.second_writers.clone(), events, reports.clone());
         let commits = Commits::default();
         let other = reports.clone();
@@ -130,6 +133,7 @@ impl Owner {
             watermarks,
             published: Watermark::default(),
             others,
+            behind,
             gone: GoneNodes::new(),
             history_lost: false,
         })
@@ -200,6 +204,7 @@ impl Owner {
                 self.publish();
             }
         }
+        self.behind.observe(now, [self.v4.behind(), self.v6.behind()]);
         self.watermarks
             .advance(self.v4.progress().lower(self.v6.progress()));
         self.health.send_replace(Health {

@@ -302,6 +302,7 @@ impl<A: Address> Side<A> {
         let Some(observer) = &mut self.observer else {
             return false;
         };
+        self.metrics.poll_error.set(observed.error.as_secs_f64());
         if observer.behind != observed.behind {
             log_behind(A::FAMILY.as_str(), observed.behind.as_ref());
             let services = observed
