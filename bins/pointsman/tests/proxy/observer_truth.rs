@@ -58,16 +58,17 @@ struct Packets {
 impl Packets {
     /// From the namespace of the calling thread.
     fn open() -> Self {
-        // Packets with a header of our own, and no copies of what comes in; then all IPv4 that goes through any interface.
+        // Packets with a header of our own, and no copies of what comes in; then all that goes through any interface: a socket
+        // for one protocol would not see what leaves.
         let of_kind = |family, kind, protocol: u32| {
             let protocol = Protocol::from_raw(protocol.try_into().unwrap());
             socket_with(family, kind, SocketFlags::CLOEXEC, Some(protocol)).unwrap()
         };
         const IPPROTO_RAW: u32 = 255;
-        const ETH_P_IP: u16 = 0x0800;
+        const ETH_P_ALL: u16 = 3;
         Self {
             sending: of_kind(AddressFamily::INET, SocketType::RAW, IPPROTO_RAW),
-            leaving: of_kind(AddressFamily::PACKET, SocketType::DGRAM, ETH_P_IP.to_be().into()),
+            leaving: of_kind(AddressFamily::PACKET, SocketType::DGRAM, ETH_P_ALL.to_be().into()),
             port: 1024,
         }
     }
@@ -127,13 +128,19 @@ impl Truth {
         }
     }
 
-    /// Looks until told to stop, at Services whose packets do not follow their newest change yet.
+    /// Looks at Services whose packets do not follow their newest change yet, until told to stop and all do.
     fn look(&self, services: &[Ipv4Addr]) {
         // One who waits for a processor would see changes late. It mostly sleeps.
         let _ = rustix::process::nice(-10);
         let mut packets = Packets::open();
         let (mut known, mut after) = (vec![0; SERVICES], vec![0; SERVICES]);
-        while !self.stop.load(Ordering::Relaxed) {
+        loop {
+            let stop = self.stop.load(Ordering::Relaxed);
+            let follows =
+                |(service, asked): (usize, &AtomicU64)| known[service] >= asked.load(Ordering::Relaxed);
+            if stop && self.asked.iter().enumerate().all(follows) {
+                return;
+            }
             for (service, address) in services.iter().enumerate() {
                 if known[service] >= self.asked[service].load(Ordering::Relaxed) {
                     continue;
