@@ -247,6 +247,8 @@ fn observed_beside_kube_proxy(mode: &str, programs: Programs) {
     let looks = network
         .node
         .run(move || std::thread::spawn(move || looking.look(&services)));
+    let napping = Arc::clone(&truth);
+    let naps = std::thread::spawn(move || nap(&napping.stop));
     let mut changes = Vec::new();
     for change in 0..CHANGES {
         let service = random.usize(0..SERVICES);
@@ -265,12 +267,33 @@ fn observed_beside_kube_proxy(mode: &str, programs: Programs) {
     eventually("all changes are said", || watermark("endpointslices") >= newest);
     truth.stop.store(true, Ordering::Relaxed);
     looks.join().unwrap();
+    eprintln!(
+        "{mode}: a thread that sleeps is late by {:.2?} ms",
+        spread(naps.join().unwrap())
+    );
     report(
         mode,
         &changes,
         &truth.followed.lock().unwrap(),
         &said.lock().unwrap(),
     );
+}
+
+/// How late a thread is that only sleeps, until it is stopped: on a busy machine whoever is measured waits as it does.
+fn nap(stop: &AtomicBool) -> Vec<i64> {
+    let mut late = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        let began = now();
+        std::thread::sleep(Duration::from_millis(1));
+        late.push((now() - began - 1000).max(0));
+    }
+    late
+}
+
+/// In milliseconds: the median, the 99th percentile and the most.
+fn spread(mut micros: Vec<i64>) -> [f64; 3] {
+    micros.sort_unstable();
+    [50, 99, 100].map(|share| micros[(micros.len() * share / 100).min(micros.len() - 1)] as f64 / 1000.0)
 }
 
 /// How late each change was said, and whether any was said while packets still went the old way.
@@ -294,10 +317,6 @@ fn report(mode: &str, changes: &[(usize, u64)], truth: &BTreeMap<u64, Followed>,
         at_least.push((at - before).max(0));
         at_most.push(at - after);
     }
-    let spread = |mut late: Vec<i64>| {
-        late.sort_unstable();
-        [50, 99, 100].map(|share| late[(late.len() * share / 100).min(late.len() - 1)] as f64 / 1000.0)
-    };
     let (at_least, at_most) = (spread(at_least), spread(at_most));
     let count = changes.len();
     eprintln!(

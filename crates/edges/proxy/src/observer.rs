@@ -149,6 +149,8 @@ struct Ground<A> {
     /// Destinations and chains whose rules changed, where commits do not name them.
     keys: BTreeSet<Key<A>>,
     chains: BTreeSet<String>,
+    /// Rules are read by the other interface than before.
+    switched: bool,
 }
 
 impl<A: Address> Rules<A> {
@@ -182,6 +184,7 @@ impl<A: Address> Rules<A> {
                     missing: table.missing::<A>()?,
                     keys: BTreeSet::new(),
                     chains: BTreeSet::new(),
+                    switched: false,
                 });
             }
             Self::Chains {
@@ -190,13 +193,14 @@ impl<A: Address> Rules<A> {
                 poll,
             } => (announced, polled, poll),
         };
+        let before = poll.take();
         let missing = announced.missing()?;
         if missing.is_some() {
             let began = Instant::now();
             if let Some(found) = polled.poll()? {
                 let ended = Instant::now();
                 let took = ended - began;
-                if poll.is_none() {
+                if before.is_none() {
                     tracing::info!(family = %A::FAMILY, took_seconds = took.as_secs_f64(), "rules of the older iptables interface are polled");
                 }
                 *poll = Some(Poll { ended, took });
@@ -204,14 +208,15 @@ impl<A: Address> Rules<A> {
                     missing: found.missing,
                     keys: found.keys,
                     chains: found.chains,
+                    switched: before.is_none(),
                 });
             }
         }
-        *poll = None;
         Ok(Ground {
             missing,
             keys: announced.changed()?,
             chains: BTreeSet::new(),
+            switched: before.is_some(),
         })
     }
 
@@ -326,6 +331,9 @@ impl<A: Address> Reader<A> {
                 .chains
                 .iter()
                 .for_each(|name| self.tracker.doubt_chain(name));
+            if ground.switched {
+                self.tracker.doubt_all();
+            }
             if self.rules.poll().is_some() {
                 self.tracker.doubt_unsaid();
             }
