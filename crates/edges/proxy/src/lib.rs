@@ -11,8 +11,8 @@
 //! being written go together in the next. Decisions are those of `pointsman-dataplane`; here are the clocks,
 //! sockets and threads.
 
-pub mod behind;
-mod config;
+mod behind;
+pub mod config;
 pub mod explain;
 pub mod health;
 pub mod metrics;
@@ -25,6 +25,7 @@ mod localhost;
 mod observer;
 mod others;
 mod owner;
+mod publisher;
 mod read;
 mod resets;
 mod serve;
