@@ -75,7 +75,7 @@ pub struct Entries<'a> {
     at: usize,
 }
 
-/// One entry.
+/// Which packets it is for, and what becomes of them.
 #[derive(Clone, Debug)]
 pub struct Entry<'a> {
     layout: Layout,
