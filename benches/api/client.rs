@@ -17,6 +17,11 @@ use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+/// What is asked for where nothing else is said.
+const JSON: &str = "application/json";
+/// Discovery in one document, as kubectl and Go's clients ask for it.
+pub const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
 /// A connection that speaks HTTP/1.1: one request at a time.
 pub struct Http1 {
     sender: http1::SendRequest<Full<Bytes>>,
@@ -64,14 +69,35 @@ impl Http1 {
         path: &str,
         body: Bytes,
     ) -> anyhow::Result<Response<Incoming>> {
+        self.send_as(method, path, body, JSON).await
+    }
+
+    async fn send_as(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        accept: &str,
+    ) -> anyhow::Result<Response<Incoming>> {
         self.sender.ready().await?;
-        let request = request(method, path, body).header(header::HOST, &self.authority);
+        let request = request(method, path, body, accept).header(header::HOST, &self.authority);
         checked(self.sender.send_request(request.finish()?).await?, path).await
     }
 
     /// Sends a request and returns the whole answer.
     pub async fn call(&mut self, method: Method, path: &str, body: Bytes) -> anyhow::Result<Bytes> {
-        let answer = self.send(method, path, body).await?;
+        self.call_as(method, path, body, JSON).await
+    }
+
+    /// The same for an answer of another form.
+    pub async fn call_as(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        accept: &str,
+    ) -> anyhow::Result<Bytes> {
+        let answer = self.send_as(method, path, body, accept).await?;
         Ok(answer.into_body().collect().await?.to_bytes())
     }
 }
@@ -105,7 +131,7 @@ impl Http2 {
         body: Bytes,
     ) -> anyhow::Result<Response<Incoming>> {
         self.sender.ready().await?;
-        let request = request(method, &format!("https://{}{path}", self.authority), body);
+        let request = request(method, &format!("https://{}{path}", self.authority), body, JSON);
         checked(self.sender.send_request(request.finish()?).await?, path).await
     }
 }
@@ -127,11 +153,11 @@ impl Draft {
     }
 }
 
-fn request(method: Method, uri: &str, body: Bytes) -> Draft {
+fn request(method: Method, uri: &str, body: Bytes, accept: &str) -> Draft {
     let mut builder = Request::builder().method(method).uri(uri);
-    builder = builder.header(header::ACCEPT, "application/json");
+    builder = builder.header(header::ACCEPT, accept);
     if !body.is_empty() {
-        builder = builder.header(header::CONTENT_TYPE, "application/json");
+        builder = builder.header(header::CONTENT_TYPE, JSON);
     }
     Draft { builder, body }
 }

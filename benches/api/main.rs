@@ -4,6 +4,7 @@
 //! prints one column of numbers per store engine. `docs/benchmarks.md` says what each row means.
 
 mod client;
+mod custom;
 mod kubeconfig;
 mod lists;
 mod objects;
@@ -35,7 +36,7 @@ struct Flags {
     #[arg(long, value_enum, default_value_t = Stores::Both)]
     store: Stores,
     /// Only these phases.
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Phase::Writes, Phase::Watches, Phase::Lists])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Phase::Writes, Phase::Watches, Phase::Lists, Phase::Custom])]
     phase: Vec<Phase>,
     /// Where data directories and `api.json` go; must be on a disk.
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
@@ -57,6 +58,7 @@ enum Phase {
     Writes,
     Watches,
     Lists,
+    Custom,
 }
 
 /// How much load there is.
@@ -69,6 +71,7 @@ struct Scale {
     changes_per_second: u32,
     watch_time: Duration,
     slices: usize,
+    definitions: usize,
 }
 
 const FULL: Scale = Scale {
@@ -78,6 +81,7 @@ const FULL: Scale = Scale {
     changes_per_second: 100,
     watch_time: Duration::from_secs(15),
     slices: 50_000,
+    definitions: 200,
 };
 
 const QUICK: Scale = Scale {
@@ -87,6 +91,7 @@ const QUICK: Scale = Scale {
     changes_per_second: 50,
     watch_time: Duration::from_secs(1),
     slices: 1_000,
+    definitions: 20,
 };
 
 #[tokio::main]
@@ -140,6 +145,7 @@ async fn measure(
             Phase::Writes => writes::run(workplace, scale, report).await?,
             Phase::Watches => watches::run(workplace, scale, report).await?,
             Phase::Lists => lists::run(workplace, scale, report).await?,
+            Phase::Custom => custom::run(workplace, scale, report).await?,
         }
     }
     Ok(())

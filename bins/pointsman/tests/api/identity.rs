@@ -82,7 +82,8 @@ async fn keys_are_replaced_with_kills_between_the_steps_and_nothing_is_lost() {
     kubectl(&server, "create secret generic own --from-literal=a=b")
         .await
         .unwrap();
-    let old = kubectl(&server, "create token default").await.unwrap();
+    let long = "create token default --duration=30h";
+    let old = kubectl(&server, long).await.unwrap();
     for step in ["trust", "use"] {
         for keys in ["encryption", "tokens"] {
             rotate(&server, &format!("{keys} {step}")).await.unwrap();
@@ -99,12 +100,13 @@ async fn keys_are_replaced_with_kills_between_the_steps_and_nothing_is_lost() {
         assert!(knows(&server, old.trim()).await, "the old key is still believed");
     }
     let new = kubectl(&server, "create token default").await.unwrap();
-    assert!(
-        rotate(&server, "tokens drop")
-            .await
-            .unwrap_err()
-            .contains("--force")
-    );
+    let refused = rotate(&server, "tokens drop").await.unwrap_err();
+    let seconds = refused
+        .split(" s more")
+        .next()
+        .and_then(|text| text.rsplit(' ').next());
+    let seconds: u64 = seconds.and_then(|text| text.parse().ok()).expect(&refused);
+    assert!(seconds > 29 * 3600 && refused.contains("--force"), "{refused}");
     rotate(&server, "tokens drop --force").await.unwrap();
     eventually("the old key is dropped without a restart", async || {
         (!knows(&server, old.trim()).await).then_some(())

@@ -8,6 +8,7 @@ mod authority;
 mod backup;
 mod connections;
 mod crash;
+mod custom;
 mod damage;
 mod faults;
 mod identity;

@@ -4,12 +4,16 @@ use super::{deploy, documents};
 use pointsman_harness::Server;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// `make deps` puts it there.
+pub fn program() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/bin/helm")
+}
+
 fn helm(arguments: &[&str]) -> Output {
-    let helm = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/bin/helm");
+    let helm = program();
     let mut command = Command::new(&helm);
     command.args(arguments).arg(deploy().join("chart"));
     let made = command.output();

@@ -3,6 +3,7 @@
 mod chart;
 mod packages;
 mod policies;
+mod release;
 mod rights;
 
 use pointsman_harness::Server;

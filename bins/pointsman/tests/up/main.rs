@@ -5,6 +5,7 @@
 
 mod background;
 mod cluster;
+mod controller;
 mod ends;
 mod explain;
 mod harm;

@@ -221,13 +221,13 @@ fn processes_of(uids: &str) -> BTreeSet<i32> {
 }
 
 /// The agents of a cluster.
-fn agents(cluster: &Cluster) -> BTreeSet<i32> {
+pub fn agents(cluster: &Cluster) -> BTreeSet<i32> {
     let data = cluster.data_dir().canonicalize().unwrap();
     let data = data.display().to_string();
     processes(|_, line| line.contains(" node --") && line.contains(&data))
 }
 
-fn processes(is_wanted: impl Fn(i32, &str) -> bool) -> BTreeSet<i32> {
+pub fn processes(is_wanted: impl Fn(i32, &str) -> bool) -> BTreeSet<i32> {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let wanted = pids.filter(|pid| {

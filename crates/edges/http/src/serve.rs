@@ -7,7 +7,6 @@
 use std::convert::Infallible;
 use std::error::Error;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Either};
 use hyper::body::{Body, Incoming};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use rustix::net::sockopt;
 use rustls::pki_types::CertificateDer;
@@ -29,9 +28,11 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::accept::accept;
 use crate::book::Limits;
+use crate::gathered::Gathered;
 use crate::quiet::{Patience, Quiet, TooLong};
 use crate::reply::text;
 use crate::slots::{Reason, Slot, Slots};
+use crate::together::{Streams, Together, apart};
 use crate::turns;
 
 /// How long a client that was idle may take to read that the connection ends.
@@ -203,14 +204,18 @@ impl Server {
         let session = stream.get_ref().1;
         let chain = session.peer_certificates();
         peer.certificate = chain.and_then(|chain| Some(chain.first()?.clone().into_owned()));
-        let protocol = match session.alpn_protocol() {
-            Some(b"h2") => Protocol::Http2,
-            _ => Protocol::Http1,
-        };
+        let is_http2 = session.alpn_protocol() == Some(b"h2");
         if peer.certificate.is_some() && slot.certify().is_err() {
             return Ok(());
         }
-        self.exchange(stream, protocol, connected(&peer), slot, end).await
+        let answer = connected(&peer);
+        match is_http2 {
+            true => {
+                let stream = Gathered::new(stream);
+                self.exchange(stream, Protocol::Http2, answer, slot, end).await
+            }
+            false => self.exchange(stream, Protocol::Http1, answer, slot, end).await,
+        }
     }
 
     async fn exchange<S, H, A, B>(
@@ -234,28 +239,36 @@ impl Server {
             let busy = requests.begin();
             let response = slot.ask().map(|()| answer(request));
             async move {
+                let Ok(response) = response else {
+                    return Ok(too_many().map(Either::Right));
+                };
+                let response = match protocol {
+                    Protocol::Http1 => Some(response.await),
+                    Protocol::Http2 => apart(response).await,
+                };
                 Ok::<_, Infallible>(match response {
-                    Ok(response) => response.await.map(|body| {
+                    Some(response) => response.map(|body| {
                         // The request is open until its body has been sent.
                         Either::Left(body.map_err(move |error| {
                             let _ = &busy;
                             std::io::Error::other(error)
                         }))
                     }),
-                    Err(_) => too_many().map(Either::Right),
+                    None => text(StatusCode::INTERNAL_SERVER_ERROR, "the answer failed").map(Either::Right),
                 })
             }
         });
-        let builder = self.builder(protocol);
+        let streams = Streams::default();
+        let builder = self.builder(protocol, streams.clone());
         let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
-        let mut connection = pin!(connection.into_owned());
+        let mut connection = Together::new(connection.into_owned(), streams);
         let patience = Patience {
             first: self.head,
             next: self.idle,
         };
         let outdated = next_round(rounds);
         let quiet = tokio::select! {
-            ended = connection.as_mut() => {
+            ended = &mut connection => {
                 log_end(ended);
                 return Ok(());
             }
@@ -266,20 +279,20 @@ impl Server {
         match quiet {
             Some(TooLong::NeverAsked) => Err(Reason::RequestTimeout),
             Some(TooLong::Idle) => {
-                connection.as_mut().graceful_shutdown();
+                connection.connection().graceful_shutdown();
                 let _ = timeout(GOODBYE, connection).await;
                 Err(Reason::Idle)
             }
             None => {
-                connection.as_mut().graceful_shutdown();
+                connection.connection().graceful_shutdown();
                 log_end(connection.await);
                 Ok(())
             }
         }
     }
 
-    fn builder(&self, protocol: Protocol) -> Builder<TokioExecutor> {
-        let builder = Builder::new(TokioExecutor::new());
+    fn builder(&self, protocol: Protocol, streams: Streams) -> Builder<Streams> {
+        let builder = Builder::new(streams);
         let mut builder = match protocol {
             Protocol::Http1 => builder.http1_only(),
             Protocol::Http2 => builder.http2_only(),

@@ -15,6 +15,9 @@ use pointsman_rules::document::Document;
 use pointsman_rules::{ApiError, discovery, openapi};
 use serde_json::Value;
 
+/// How kubectl asks for OpenAPI v2, which it looks into before it sends a list of objects.
+const SWAGGER_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2";
+
 /// Serves what is neither a resource nor a review.
 pub async fn serve(
     server: &Server,
@@ -69,6 +72,15 @@ pub async fn serve(
         Route::Apis => Ok(Reply::json(200, discovery::group_list())),
         Route::Group(group) => found(discovery::group(&group)),
         Route::GroupVersion(group, version) => found(discovery::resource_list(&group, &version)),
+        Route::Swagger
+            if accept
+                .as_deref()
+                .is_some_and(|accept| accept.starts_with(SWAGGER_PROTOBUF)) =>
+        {
+            let mut reply = Reply::new(200, Body::whole(openapi::v2::without_types()));
+            reply.content_type = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+            Ok(reply)
+        }
         Route::Swagger => Ok(published(&openapi::v2::document(), headers)),
         Route::OpenApiIndex => Ok(published(&openapi::index(), headers)),
         Route::OpenApi(group, version) => {

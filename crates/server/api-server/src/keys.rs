@@ -21,7 +21,12 @@ pub fn collection(kind: &Kind) -> String {
         "" => "core",
         group => group,
     };
-    format!("{OBJECTS}{group}/{}/", kind.plural)
+    of_group(group, kind.plural)
+}
+
+/// The same for a kind that may not be known.
+pub fn of_group(group: &str, plural: &str) -> String {
+    format!("{OBJECTS}{group}/{plural}/")
 }
 
 /// The part of a key below its collection: `namespace/name` or `name`.

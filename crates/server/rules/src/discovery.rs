@@ -9,7 +9,10 @@ use crate::document::Document;
 use crate::kind::{Kind, Scope, Subresource};
 use crate::kinds;
 use crate::review::{REVIEWS, Review};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
@@ -183,9 +186,17 @@ fn resource_entry(kind: &Kind) -> Value {
         "namespaced": kind.namespaced(),
         "kind": kind.kind,
         "verbs": kind.verbs,
+        "storageVersionHash": storage_version_hash(kind),
     });
     add_aliases(&mut entry, kind);
     entry
+}
+
+/// Changes when another version of the kind is stored; made as upstream makes it.
+fn storage_version_hash(kind: &Kind) -> String {
+    let stored = kind.stored_as.unwrap_or(kind);
+    let text = format!("{}/{}/{}", stored.group, stored.version, stored.kind);
+    BASE64_STANDARD.encode(&Sha256::digest(text)[..8])
 }
 
 fn subresource_entry(kind: &Kind, subresource: Subresource) -> Value {
@@ -323,6 +334,8 @@ mod tests {
                 .clone()
         };
         assert_eq!(entry("deployments")["shortNames"], json!(["deploy"]));
+        // What kube-apiserver says.
+        assert_eq!(entry("deployments")["storageVersionHash"], "8aSe+NMegvE=");
         assert_eq!(
             entry("deployments/scale"),
             json!({"name": "deployments/scale", "singularName": "", "namespaced": true, "group": "autoscaling",

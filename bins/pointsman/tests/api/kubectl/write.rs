@@ -328,3 +328,20 @@ async fn mistakes_are_named() {
         "{other}"
     );
 }
+
+#[tokio::test]
+async fn lists_are_created_and_mistakes_in_their_items_are_named() {
+    let kubectl = Kubectl::new().await;
+    let list = |field: &str| {
+        format!(
+            "{{apiVersion: v1, kind: List, items: [{{apiVersion: v1, kind: ConfigMap, metadata: {{name: a}}, {field}: {{b: c}}}}]}}"
+        )
+    };
+    let unknown = kubectl.fails("create -f -", &list("date")).await;
+    assert!(unknown.contains("unknown field \"date\""), "{unknown}");
+    kubectl.run_with("create -f -", &list("data")).await;
+    // What kubectl prints of several objects is a list.
+    let printed = kubectl.run("get configmaps -o json").await;
+    kubectl.run_with("apply -f -", &printed).await;
+    assert_eq!(kubectl.path("get configmap a", "{.data.b}").await, "c");
+}

@@ -69,13 +69,17 @@ async fn a_watched_table_names_its_columns_once() {
     http.post(PODS, &pod("q")).await.expect(201);
     let second = watch.expect().await;
     assert_eq!(second.kind, "ADDED");
-    assert!(
-        second.object["columnDefinitions"]
-            .as_array()
-            .is_none_or(Vec::is_empty),
-        "{second:?}"
-    );
+    // As upstream: not none, but those that were named before.
+    assert_eq!(second.object["columnDefinitions"], Value::Null);
     assert_eq!(second.object["rows"][0]["cells"][0], "q");
+    let initial = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
+    let mut watch = http.watch_as(&format!("{PODS}?{initial}"), TABLE).await;
+    for kind in ["ADDED", "ADDED", "BOOKMARK"] {
+        let event = watch.expect().await;
+        let annotations = &event.object["rows"][0]["object"]["metadata"]["annotations"];
+        let ends = annotations["k8s.io/initial-events-end"] == "true";
+        assert_eq!((event.kind.as_str(), ends), (kind, kind == "BOOKMARK"));
+    }
 }
 
 #[tokio::test]
@@ -102,6 +106,41 @@ async fn metadata_alone_is_served_to_those_who_need_no_more() {
         (event.object["kind"].as_str(), event.object.get("data")),
         (Some("PartialObjectMetadata"), None)
     );
+}
+
+#[tokio::test]
+async fn items_leave_what_they_are_to_their_list() {
+    let server = Server::start(&[]).await;
+    let http = server.admin().await;
+    let made = http.post(CONFIG_MAPS, &config_map("a", "1")).await.expect(201);
+    http.post(CONFIG_MAPS, &config_map("b", "2")).await.expect(201);
+    let event = json!({"metadata": {"name": "e"}, "involvedObject": {"namespace": "default"}});
+    let events = "/api/v1/namespaces/default/events";
+    http.post(events, &event).await.expect(201);
+    // A kind as it is stored, and one that is a view of another; custom resources name it (`custom.rs`).
+    for path in [CONFIG_MAPS, "/apis/events.k8s.io/v1/namespaces/default/events"] {
+        for accept in ["application/json", PARTIAL_LIST] {
+            let list = http.get_as(path, accept).await.expect(200);
+            let items = list["items"].as_array().unwrap();
+            assert!(!items.is_empty());
+            for item in items {
+                assert_eq!((item.get("kind"), item.get("apiVersion")), (None, None), "{path}");
+            }
+        }
+    }
+    let mut nameless = made.clone();
+    for field in ["kind", "apiVersion"] {
+        nameless.as_object_mut().unwrap().remove(field);
+    }
+    let list = http.get(CONFIG_MAPS).await.expect(200);
+    let of_a = list["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|item| item["metadata"]["name"] == "a");
+    assert_eq!(of_a, Some(&nameless));
+    let none = http.get("/api/v1/namespaces/none/configmaps").await.expect(200);
+    assert_eq!(none["items"], json!([]));
 }
 
 #[tokio::test]

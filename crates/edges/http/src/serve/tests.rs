@@ -301,3 +301,65 @@ async fn a_token_is_sent_over_tls_and_to_nobody_else() {
     }
     std::fs::remove_file(file).unwrap();
 }
+
+/// Asks over HTTP/2, all on one connection.
+async fn http2(
+    address: SocketAddr,
+    client_tls: &ClientConfig,
+) -> hyper::client::conn::http2::SendRequest<http_body_util::Empty<Bytes>> {
+    let mut client_tls = client_tls.clone();
+    client_tls.alpn_protocols = vec![b"h2".to_vec()];
+    let name = rustls::pki_types::ServerName::try_from("127.0.0.1").unwrap();
+    let stream = TcpStream::connect(address).await.unwrap();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(client_tls));
+    let stream = TokioIo::new(connector.connect(name, stream).await.unwrap());
+    let executor = hyper_util::rt::TokioExecutor::new();
+    let (client, connection) = hyper::client::conn::http2::handshake(executor, stream)
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_of_one_connection_neither_wait_for_each_other_nor_fall_together() {
+    let (mut server_tls, client_tls) = tls();
+    Arc::make_mut(&mut server_tls).alpn_protocols = vec![b"h2".to_vec()];
+    let (listener, address) = listener().await;
+    let server = Server {
+        tls: Some(server_tls),
+        ..Server::default()
+    };
+    let (computing, (go_on, goes_on)) = (Arc::new(Notify::new()), std::sync::mpsc::channel());
+    let (began, goes_on) = (computing.clone(), Arc::new(std::sync::Mutex::new(goes_on)));
+    let serving = tokio::spawn(server.serve_forever(listener, move |_| {
+        let (began, goes_on) = (began.clone(), goes_on.clone());
+        move |request: Request<Incoming>| {
+            let (began, goes_on) = (began.clone(), goes_on.clone());
+            async move {
+                match request.uri().path() {
+                    "/computes" => {
+                        began.notify_one();
+                        goes_on.lock().unwrap().recv().unwrap();
+                    }
+                    "/panics" => panic!("as asked"),
+                    _ => {}
+                }
+                text(StatusCode::OK, "here")
+            }
+        }
+    }));
+    let client = http2(address, &client_tls).await;
+    let ask = |path: &str| {
+        let uri = format!("https://{address}{path}");
+        let request = Request::get(uri).body(http_body_util::Empty::new()).unwrap();
+        client.clone().send_request(request)
+    };
+    let slow = tokio::spawn(ask("/computes"));
+    computing.notified().await;
+    assert_eq!(ask("/").await.unwrap().status(), 200);
+    assert_eq!(ask("/panics").await.unwrap().status(), 500);
+    go_on.send(()).unwrap();
+    assert_eq!(slow.await.unwrap().unwrap().status(), 200);
+    serving.abort();
+}

@@ -19,10 +19,12 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 const IN_USE: &str = "in use";
@@ -30,7 +32,9 @@ const NEXT: &str = "next";
 const OLD: &str = "old";
 const ENCRYPTION_LABEL: &str = "POINTSMAN ENCRYPTION KEY";
 /// How long tokens of pods are good for, with a little for clocks that differ.
-const TOKEN_LIFE: Duration = Duration::from_secs(3607 + 120);
+pub const TOKEN_LIFE: Duration = Duration::from_secs(3607 + 120);
+/// Ends of tokens are remembered by the hour, so that they are seldom written.
+const HOUR: u64 = 3600;
 
 /// One of the two files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,7 +217,7 @@ impl Ring {
                 keys[0].state = IN_USE;
             }
             Step::Drop => {
-                self.check_unneeded(pki, &keys[0], now, force)?;
+                self.check_unneeded(pki, &keys, now, force)?;
                 keys.truncate(1);
             }
         }
@@ -223,14 +227,14 @@ impl Ring {
     fn check_unneeded(
         self,
         pki: &Path,
-        used: &Section,
+        keys: &[Section],
         now: SystemTime,
         force: bool,
     ) -> Result<(), KeyError> {
         let path = self.path(pki);
         if self == Self::Encryption {
             let done = files::read_if_there(&done_path(pki)).map_err(at(pki))?;
-            if done.as_deref() == Some(&id(&used.bytes)) {
+            if done.as_deref() == Some(&id(&keys[0].bytes)) {
                 return Ok(());
             }
             let why = "the store may hold Secrets and history under the old key: start the API server, which writes them \
@@ -240,7 +244,13 @@ impl Ring {
         let used_since = std::fs::metadata(&path)
             .and_then(|file| file.modified())
             .map_err(at(&path))?;
-        let left = (used_since + TOKEN_LIFE).duration_since(now).unwrap_or_default();
+        let ends = read_ends(pki)?;
+        let long = keys[1..].iter().filter_map(|key| ends.get(&id(&key.bytes)));
+        let long = long
+            .max()
+            .map(|end| SystemTime::UNIX_EPOCH + Duration::from_secs(*end));
+        let end = (used_since + TOKEN_LIFE).max(long.unwrap_or(used_since));
+        let left = end.duration_since(now).unwrap_or_default();
         if force || left.is_zero() {
             return Ok(());
         }
@@ -257,6 +267,37 @@ fn next_step(keys: &[Section]) -> Step {
         _ if keys.iter().any(|key| key.state == NEXT) => Step::Use,
         _ => Step::Drop,
     }
+}
+
+/// Until when tokens are good that were asked for a longer life than those of pods, by the key that signed them.
+fn ends_path(pki: &Path) -> PathBuf {
+    pki.join("sa.ends")
+}
+
+/// In seconds since 1970. A line that is none, which nobody wrote, counts for nothing.
+fn read_ends(pki: &Path) -> Result<BTreeMap<String, u64>, KeyError> {
+    let path = ends_path(pki);
+    let text = files::read_if_there(&path)
+        .map_err(at(&path))?
+        .unwrap_or_default();
+    let lines = text.lines().filter_map(|line| line.split_once(' '));
+    let read = lines.filter_map(|(key, end)| Some((key.to_owned(), end.parse().ok()?)));
+    Ok(read.collect())
+}
+
+/// Remembers that a key signs a token that is good until `end`: until then it is still needed.
+pub fn remember_end(pki: &Path, key: &str, end: u64, now: u64) -> Result<(), KeyError> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut ends = read_ends(pki)?;
+    if ends.get(key).is_some_and(|known| *known >= end) {
+        return Ok(());
+    }
+    ends.retain(|_, end| *end > now);
+    ends.insert(key.to_owned(), end.div_ceil(HOUR) * HOUR);
+    let lines: String = ends.iter().map(|(key, end)| format!("{key} {end}\n")).collect();
+    let path = ends_path(pki);
+    files::replace(&path, lines.as_bytes(), files::SECRET).map_err(at(&path))
 }
 
 /// Where a server writes which key everything in the store is encrypted with.
@@ -332,6 +373,26 @@ mod tests {
             assert_eq!(ring.open(pki).unwrap(), keys[..1]);
             assert_eq!(ring.status(pki).unwrap(), (1, Step::Trust), "and so on");
         }
+    }
+
+    #[test]
+    fn a_key_is_kept_until_the_longest_token_that_it_signed_has_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let (pki, ring, now) = (dir.path(), Ring::Tokens, SystemTime::now());
+        let old = id(&ring.open(pki).unwrap()[0].bytes);
+        for step in [Step::Trust, Step::Use] {
+            ring.take(pki, step, now, false).unwrap();
+        }
+        let new = id(&ring.open(pki).unwrap()[0].bytes);
+        let day = 24 * HOUR;
+        let seconds = now.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+        for (key, days) in [(&old, 2), (&old, 1), (&new, 9)] {
+            remember_end(pki, key, seconds + days * day, seconds).unwrap();
+        }
+        let after = |hours: u64| now + Duration::from_secs(hours * HOUR);
+        let refused = ring.take(pki, Step::Drop, after(47), false);
+        assert!(matches!(refused, Err(KeyError::StillNeeded(_))), "{refused:?}");
+        ring.take(pki, Step::Drop, after(50), false).unwrap();
     }
 
     proptest! {

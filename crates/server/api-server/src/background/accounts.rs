@@ -1,9 +1,10 @@
 //! What does every namespace have, so that its pods can speak to the API?
 //!
 //! The service account `default`, and the authority of the server's certificate in the ConfigMap `kube-root-ca.crt`.
-//! kube-controller-manager may run beside: whoever is first makes them. A ConfigMap that says something else is
-//! changed when the server starts and when its authority changes, and not otherwise, so that two writers that
-//! disagree do not keep each other busy.
+//! kube-controller-manager may run beside: whoever is first makes the account. The ConfigMap is left to that program for a
+//! while where it leads, because it logs an error when somebody was faster. One that says something else is changed when
+//! the server starts and when its authority changes, and not otherwise, so that two writers that disagree do not keep
+//! each other busy.
 
 use super::{internal, with_body};
 use crate::cache::object::Object;
@@ -16,24 +17,33 @@ use pointsman_rules::admission::service_account::{DEFAULT_ACCOUNT, ROOT_CA_KEY, 
 use pointsman_rules::value::str_at;
 use pointsman_rules::{ApiError, kinds};
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 const RETRY: Duration = Duration::from_secs(1);
+/// The program that publishes the authority, too, and for how long it is waited for. It may have been told not to.
+const PUBLISHER: &str = "kube-controller-manager";
+const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Namespaces in which something may be missing.
+/// Namespaces in which something may be missing, and since when.
 #[derive(Debug, Default)]
 pub struct Wanting {
-    names: Mutex<BTreeSet<String>>,
+    names: Mutex<BTreeMap<String, Instant>>,
     woken: Notify,
 }
 
 impl Wanting {
     fn add(&self, namespace: &str) {
-        self.names.lock().insert(namespace.to_owned());
+        self.still(namespace.to_owned(), Instant::now());
         self.woken.notify_one();
+    }
+
+    fn still(&self, namespace: String, since: Instant) {
+        let mut names = self.names.lock();
+        let known = names.entry(namespace).or_insert(since);
+        *known = since.min(*known);
     }
 }
 
@@ -55,17 +65,21 @@ pub async fn run(server: Arc<Server>) {
     let mut authority = server.root_ca.subscribe();
     loop {
         let names = std::mem::take(&mut *wanting.names.lock());
-        let mut failed = false;
-        for namespace in names {
-            if let Err(error) = equip(&server, &namespace).await {
-                tracing::warn!(namespace, %error, "cannot make the default service account or {ROOT_CA_MAP} yet");
-                wanting.names.lock().insert(namespace);
-                failed = true;
+        let mut left = false;
+        for (namespace, since) in names {
+            match equip(&server, &namespace, since).await {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(namespace, %error, "cannot make the default service account or {ROOT_CA_MAP} yet");
+                }
             }
+            wanting.still(namespace, since);
+            left = true;
         }
         tokio::select! {
             () = wanting.woken.notified() => {}
-            () = tokio::time::sleep(RETRY), if failed => {}
+            () = tokio::time::sleep(RETRY), if left => {}
             changed = authority.changed() => {
                 if changed.is_err() {
                     return;
@@ -82,19 +96,21 @@ pub async fn run(server: Arc<Server>) {
 pub async fn equip_all(server: &Server) -> Result<(), ApiError> {
     let applied = server.cache.applied();
     for namespace in server.cache.of(&kinds::NAMESPACE).list("", None, applied).objects {
-        equip(server, namespace.name()).await?;
+        if !equip(server, namespace.name(), Instant::now()).await? {
+            server.wanting.add(namespace.name());
+        }
         publish(server, namespace.name()).await?;
     }
     Ok(())
 }
 
-/// Makes what is missing in a namespace.
-pub async fn equip(server: &Server, namespace: &str) -> Result<(), ApiError> {
+/// Makes what is missing in a namespace since some time; returns whether nothing is left to others.
+pub async fn equip(server: &Server, namespace: &str, since: Instant) -> Result<bool, ApiError> {
     let Some(found) = server.cache.of(&kinds::NAMESPACE).get(namespace) else {
-        return Ok(());
+        return Ok(true);
     };
     if found.field("status.phase") == "Terminating" {
-        return Ok(());
+        return Ok(true);
     }
     if server
         .find(&kinds::SERVICE_ACCOUNT, namespace, DEFAULT_ACCOUNT)
@@ -106,11 +122,14 @@ pub async fn equip(server: &Server, namespace: &str) -> Result<(), ApiError> {
     }
     let map = root_ca_map(server);
     if map.is_some() && server.find(&kinds::CONFIG_MAP, namespace, ROOT_CA_MAP).is_err() {
+        if since.elapsed() < PATIENCE && server.leads(PUBLISHER) {
+            return Ok(false);
+        }
         let request = internal(Method::POST, &kinds::CONFIG_MAP, namespace, None);
         let request = with_body(request, &map.unwrap_or_default());
         settled(create::create(server, &request).await)?;
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Brings the authority in a namespace up to date.

@@ -15,8 +15,10 @@ use bytes::Bytes;
 use collection::{Collection, Window};
 use object::Object;
 use parking_lot::RwLock;
+use pointsman_rules::value::str_at;
 use pointsman_rules::{Kind, custom, kinds};
 use pointsman_store::{Batch, Entry, Event, Page, Range, Revision, Store, StoreError};
+use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -118,32 +120,60 @@ impl Cache {
         })
     }
 
-    /// Puts a definition of custom resources into force before anybody reads that it is there.
-    fn define(&self, definition: &Object, fate: Fate) {
+    /// Puts a definition of custom resources into force before anybody reads that it is there; returns the kind under
+    /// which its objects are stored.
+    fn define(&self, definition: &Object, fate: Fate) -> Option<&'static Kind> {
         let outcome = match fate {
             Fate::Written => custom::define(&definition.value()),
-            Fate::Removed => Ok(custom::remove(&definition.value())),
+            Fate::Removed => Ok(custom::remove(&definition.value()).inspect(|kind| {
+                // What is left in the store is shown again when the kind comes back, and to nobody until then.
+                let now = definition.revision.max(self.applied());
+                self.of(kind).reset(Vec::new(), now);
+            })),
         };
-        match outcome {
-            Ok(Some(outcome)) if outcome.restored => {
-                // Objects are shown in another version, or none are left: watchers start over.
-                let collection = self.of(outcome.stored);
-                let objects = collection.list("", None, Revision(0)).objects;
-                let again = objects
-                    .iter()
-                    .filter_map(|object| object.again(outcome.stored))
-                    .collect();
-                collection.reset(again, definition.revision.max(self.applied()));
+        outcome.unwrap_or_else(|error| {
+            tracing::error!(
+                definition = definition.name(),
+                error,
+                "custom resources cannot be served"
+            );
+            None
+        })
+    }
+
+    /// The objects of custom kinds that come, come back or are shown in another way in a batch, by the revision of
+    /// the definition that says so. What was written before a kind came is in no event.
+    async fn shown_anew(
+        &self,
+        store: &dyn Store,
+        batch: &Batch,
+    ) -> Result<BTreeMap<Revision, Vec<Entry>>, StoreError> {
+        let mut found = BTreeMap::new();
+        let mut names = HashSet::new();
+        for event in &batch.events {
+            let Event::Put { entry, .. } = event else { continue };
+            let Some((kind, name)) = keys::parse(&entry.key) else {
+                continue;
+            };
+            if kind != &kinds::CUSTOM_RESOURCE_DEFINITION {
+                continue;
             }
-            Ok(_) => {}
-            Err(error) => {
-                tracing::error!(
-                    definition = definition.name(),
-                    error,
-                    "custom resources cannot be served"
-                );
+            let definition: Value = serde_json::from_slice(&entry.value).unwrap_or_default();
+            // A later state is compared with the one before, which is not in force yet.
+            if !names.contains(name) && !custom::shows_anew(&definition) {
+                continue;
             }
+            names.insert(name);
+            let text = |path| str_at(&definition, path);
+            let range = Range {
+                prefix: keys::of_group(text(&["spec", "group"]), text(&["spec", "names", "plural"])),
+                after: None,
+                limit: 0,
+                at: Some(entry.revision),
+            };
+            found.insert(entry.revision, store.range(range).await?.entries);
         }
+        Ok(found)
     }
 
     /// Collections that own their objects (views left out).
@@ -279,7 +309,8 @@ impl Cache {
         let before = collection.list("", None, Revision(0)).objects;
         let gone = before.iter().filter(|object| !present.contains(&*object.key));
         if collection.kind == &kinds::CUSTOM_RESOURCE_DEFINITION {
-            gone.clone().for_each(|object| self.define(object, Fate::Removed));
+            gone.clone()
+                .for_each(|object| _ = self.define(object, Fate::Removed));
         }
         for observer in &self.observers {
             gone.clone()
@@ -338,15 +369,19 @@ impl Cache {
         loop {
             match watch.next().await {
                 Ok(batch) => {
+                    let shown_anew = match self.shown_anew(store, &batch).await {
+                        Ok(objects) => objects,
+                        Err(error) => return error,
+                    };
                     place.advance(&batch);
-                    self.apply(batch);
+                    self.apply(batch, shown_anew);
                 }
                 Err(error) => return error,
             }
         }
     }
 
-    fn apply(&self, batch: Batch) {
+    fn apply(&self, batch: Batch, mut shown_anew: BTreeMap<Revision, Vec<Entry>>) {
         let now = Instant::now();
         let mut changes = BTreeMap::<usize, (_, Vec<_>)>::new();
         let removals = stamp::removals(&batch.events);
@@ -357,8 +392,15 @@ impl Cache {
             for observer in &self.observers {
                 observer.observe(&object, fate);
             }
-            if object.kind == &kinds::CUSTOM_RESOURCE_DEFINITION {
-                self.define(&object, fate);
+            if object.kind == &kinds::CUSTOM_RESOURCE_DEFINITION
+                && let Some(kind) = self.define(&object, fate)
+                && let Some(entries) = shown_anew.remove(&object.revision)
+            {
+                let objects = entries
+                    .iter()
+                    .filter_map(|entry| read_entry(entry, EventType::Added));
+                self.replace(self.of(kind), objects.collect(), object.revision);
+                changes.remove(&kind.index());
             }
             changes
                 .entry(object.kind.index())

@@ -3,7 +3,7 @@
 use super::fields;
 use crate::stored::{self, Encoded, EventType};
 use bytes::Bytes;
-use pointsman_rules::Kind;
+use pointsman_rules::{Kind, custom};
 use pointsman_store::Revision;
 use serde::Deserialize;
 use serde_json::Value;
@@ -73,6 +73,8 @@ impl Object {
         revision: Revision,
         event: EventType,
     ) -> Result<Self, String> {
+        let filled = custom::filled_in(kind, stored).map(|value| stored::encode(kind, &value));
+        let stored = filled.as_deref().unwrap_or(stored);
         let encoded = Encoded::new(kind, stored, revision, event).map_err(|error| error.to_string())?;
         let meta: MetaOnly = serde_json::from_slice(stored).map_err(|error| error.to_string())?;
         let labels = meta.metadata.labels.unwrap_or_default();
@@ -84,19 +86,6 @@ impl Object {
             encoded,
             parsed_fields: OnceLock::new(),
         })
-    }
-
-    /// The same object as another version of its kind shows it, if it can be read.
-    pub fn again(&self, kind: &'static Kind) -> Option<Arc<Self>> {
-        let stored = stored::encode(kind, &self.value());
-        let object = Self::from_stored(
-            kind,
-            self.key.clone(),
-            &stored,
-            self.revision,
-            EventType::Modified,
-        );
-        object.ok().map(Arc::new)
     }
 
     /// The namespace; empty for cluster-wide kinds.

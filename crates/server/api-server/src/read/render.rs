@@ -2,7 +2,7 @@
 
 use crate::cache::object::Object;
 use crate::http::negotiate::Form;
-use crate::stored::{EventType, LINE_END};
+use crate::stored::{self, EventType, LINE_END};
 use crate::work::Work;
 use bytes::{BufMut, Bytes, BytesMut};
 use jiff::Timestamp;
@@ -101,26 +101,42 @@ impl Renderer {
                 let empty = table::table(self.kind, std::iter::empty(), self.include, metadata, now);
                 let empty = in_version(version, empty).to_string();
                 let head = empty.strip_suffix("]}").expect("rows come last");
-                enclosed(head.to_owned(), rows)
+                enclosed(head.to_owned(), rows, WHOLE)
             }
             Form::PartialMetadata => {
                 let items = objects
                     .iter()
-                    .map(|object| to_bytes(&table::partial_metadata(&self.value(object.as_ref()))));
-                joined(
-                    "PartialObjectMetadataList",
-                    "meta.k8s.io/v1",
-                    &metadata_text,
-                    items,
-                )
+                    .map(|object| nameless(table::partial_metadata(&self.value(object.as_ref()))));
+                let head = head("PartialObjectMetadataList", "meta.k8s.io/v1", &metadata_text);
+                enclosed(head, items, WHOLE)
             }
             Form::Json | Form::AggregatedDiscovery => {
-                let items = objects.iter().map(|object| match self.kind.stored_as {
-                    None => object.as_ref().json(),
-                    Some(_) => to_bytes(&self.value(object.as_ref())),
-                });
-                let list_kind = format!("{}List", self.kind.kind);
-                joined(&list_kind, &self.kind.api_version(), &metadata_text, items)
+                let head = head(
+                    &format!("{}List", self.kind.kind),
+                    &self.kind.api_version(),
+                    &metadata_text,
+                );
+                // Items do not repeat what the list says; those of custom resources do, as upstream's.
+                match (self.kind.custom, self.kind.stored_as) {
+                    (true, None) => {
+                        enclosed(head, objects.iter().map(|object| object.as_ref().json()), WHOLE)
+                    }
+                    (true, Some(_)) => {
+                        let items = objects
+                            .iter()
+                            .map(|object| to_bytes(&self.value(object.as_ref())));
+                        enclosed(head, items, WHOLE)
+                    }
+                    (false, None) => {
+                        let start = stored::head(self.kind).len() - METADATA.len();
+                        let items = objects.iter().map(|object| object.as_ref().json().slice(start..));
+                        enclosed(head, items, WITHOUT_BRACE)
+                    }
+                    (false, Some(_)) => {
+                        let items = objects.iter().map(|object| nameless(self.value(object.as_ref())));
+                        enclosed(head, items, WHOLE)
+                    }
+                }
             }
         }
     }
@@ -171,10 +187,15 @@ impl Renderer {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
         let object = match self.form {
-            Form::Table(version) => json!({
-                "kind": "Table", "apiVersion": version, "metadata": metadata,
-                "columnDefinitions": [], "rows": [],
-            }),
+            // The row's object carries the annotation.
+            Form::Table(version) => {
+                let object = json!({"metadata": metadata});
+                let now = Timestamp::now();
+                in_version(
+                    version,
+                    table::table_event_object(self.kind, &object, self.include, false, now),
+                )
+            }
             Form::PartialMetadata => {
                 json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata})
             }
@@ -189,23 +210,42 @@ fn in_version(version: &str, mut table: Value) -> Value {
     table
 }
 
-fn joined(
-    kind: &str,
-    api_version: &str,
-    metadata: &str,
-    items: impl ExactSizeIterator<Item = Bytes>,
-) -> Vec<Bytes> {
-    let head = format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{metadata},"items":["#);
-    enclosed(head, items)
+/// The start of a list, up to its items.
+fn head(kind: &str, api_version: &str, metadata: &str) -> String {
+    format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{metadata},"items":["#)
 }
 
+/// An item that leaves what it is to its list.
+fn nameless(mut item: Value) -> Bytes {
+    if let Some(fields) = item.as_object_mut() {
+        fields.remove("kind");
+        fields.remove("apiVersion");
+    }
+    to_bytes(&item)
+}
+
+/// Where an object's own fields begin, after the head that names it.
+const METADATA: &str = r#""metadata":{"#;
+
+/// What stands before the first item of a list, and before the others.
+type Separators = [&'static str; 2];
+const WHOLE: Separators = ["", ","];
+const WITHOUT_BRACE: Separators = ["{", ",{"];
+
 /// The items of a list between its head and its end.
-fn enclosed(head: String, items: impl ExactSizeIterator<Item = Bytes>) -> Vec<Bytes> {
+fn enclosed(
+    mut head: String,
+    items: impl ExactSizeIterator<Item = Bytes>,
+    [first, others]: Separators,
+) -> Vec<Bytes> {
     let mut pieces = Vec::with_capacity(items.len() * 2 + 2);
+    if items.len() > 0 {
+        head.push_str(first);
+    }
     pieces.push(Bytes::from(head));
     for (at, item) in items.enumerate() {
         if at > 0 {
-            pieces.push(Bytes::from_static(b","));
+            pieces.push(Bytes::from_static(others.as_bytes()));
         }
         pieces.push(item);
     }

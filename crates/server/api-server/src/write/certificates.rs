@@ -6,8 +6,8 @@ use crate::request::Request;
 use crate::server::Server;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use pointsman_rules::admission::certificate_requests::{keep_others_half, right, signer_names};
-use pointsman_rules::kinds::declared::CERTIFICATE_SIGNING_REQUEST;
+use pointsman_rules::admission::certificate_requests::{attests, keep_others_half, right, signer_names};
+use pointsman_rules::kinds::declared::{CERTIFICATE_SIGNING_REQUEST, CLUSTER_TRUST_BUNDLE};
 use pointsman_rules::status::Subject;
 use pointsman_rules::value::{remove, set, str_at};
 use pointsman_rules::{ApiError, Kind};
@@ -46,7 +46,8 @@ pub fn keep(request: &Request, new: &mut Value, old: &Value) {
 }
 
 impl Server {
-    /// Checks that nobody asks for the group that may do everything, and that whoever answers has the right to.
+    /// Checks that nobody asks for the group that may do everything, and that whoever answers, or says whom a signer
+    /// trusts, has the right to.
     pub fn admit_certificate(
         &self,
         request: &Request,
@@ -54,21 +55,26 @@ impl Server {
         new: &Value,
     ) -> Result<(), ApiError> {
         let kind = request.target.kind;
-        if kind != &CERTIFICATE_SIGNING_REQUEST {
-            return Ok(());
-        }
         let refused = |why: String| ApiError::Forbidden {
             subject: Subject::new(kind, str_at(new, &["metadata", "name"])),
             why,
             cause: None,
         };
-        let (Some(old), Some(through)) = (old, request.target.subresource) else {
-            return asks_for_less(new).map_err(refused);
+        let verb = if kind == &CLUSTER_TRUST_BUNDLE {
+            attests(new, old).then_some("attest")
+        } else if kind == &CERTIFICATE_SIGNING_REQUEST {
+            match (old, request.target.subresource) {
+                (Some(old), Some(through)) => right(new, old, through),
+                _ => return asks_for_less(new).map_err(refused),
+            }
+        } else {
+            None
         };
-        let Some(verb) = right(new, old, through) else {
+        let Some(verb) = verb else {
             return Ok(());
         };
-        let names = signer_names(old);
+        // Whose it is cannot be changed, so that it is the same in both.
+        let names = signer_names(old.unwrap_or(new));
         let may = names.iter().any(|name| {
             let asked = Attributes::resource(&request.user, verb, kind.group, "signers").named(name);
             self.policy.authorize(&asked).is_ok()
@@ -79,7 +85,8 @@ impl Server {
         let [signer, _] = names;
         let user = &request.user.name;
         Err(refused(format!(
-            "user {user:?} is not permitted to {verb} requests with signerName {signer:?}"
+            "user {user:?} is not permitted to {verb} {} with signerName {signer:?}",
+            kind.plural
         )))
     }
 }

@@ -15,6 +15,7 @@ use pointsman_rules::status::Subject;
 use pointsman_rules::value::{at, set, str_at};
 use pointsman_rules::{ApiError, kinds, views};
 use serde_json::Value;
+use std::time::Instant;
 
 /// How many generated names are tried. Upstream's number.
 const NAME_ATTEMPTS: usize = 8;
@@ -49,7 +50,7 @@ pub async fn create(server: &Server, request: &Request) -> Result<Reply, ApiErro
             Committed::Done(made) => {
                 if kind == &kinds::NAMESPACE {
                     // Pods may be created in it at once. What fails here is made good in the background.
-                    let _ = Box::pin(accounts::equip(server, &name)).await;
+                    let _ = Box::pin(accounts::equip(server, &name, Instant::now())).await;
                 }
                 let body = renderer(request)?.object_by_turns(&request.work, &made).await;
                 return Ok(created(body, warnings));

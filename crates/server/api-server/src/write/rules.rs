@@ -6,6 +6,7 @@
 use crate::request::Request;
 use crate::server::Server;
 use crate::write::{certificates, metadata};
+use jiff::{SignedDuration, Timestamp};
 use pointsman_rules::admission::{external_ips, service_account};
 use pointsman_rules::status::Subject;
 use pointsman_rules::strategy::Part;
@@ -101,9 +102,16 @@ impl Server {
     }
 
     /// Whether a program that elects its leader by a Lease of its name has one, so that it can be taken to run.
-    fn leads(&self, program: &str) -> bool {
-        let lease = self.find(&kinds::LEASE, "kube-system", program);
-        lease.is_ok_and(|lease| !str_at(&lease.value(), &["spec", "holderIdentity"]).is_empty())
+    pub fn leads(&self, program: &str) -> bool {
+        let Ok(lease) = self.find(&kinds::LEASE, "kube-system", program) else {
+            return false;
+        };
+        let lease = lease.value();
+        let renewed: Option<Timestamp> = str_at(&lease, &["spec", "renewTime"]).parse().ok();
+        let seconds = lease["spec"]["leaseDurationSeconds"].as_i64().unwrap_or(0);
+        let end = renewed.and_then(|at| at.checked_add(SignedDuration::from_secs(seconds)).ok());
+        !str_at(&lease, &["spec", "holderIdentity"]).is_empty()
+            && end.is_some_and(|end| end > Timestamp::now())
     }
 
     /// Gives a pod the number that its class stands for, or the class that all pods have.

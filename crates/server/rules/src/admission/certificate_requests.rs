@@ -1,7 +1,8 @@
 //! Who may say yes to a certificate request, and who may answer it?
 //!
 //! A certificate is an identity. So the two halves of a request's status are written through two subresources, and
-//! each asks for a right on the signer: upstream's plugins `CertificateApproval` and `CertificateSigning`.
+//! each asks for a right on the signer: upstream's plugins `CertificateApproval` and `CertificateSigning`. So does whoever
+//! publishes a bundle of authorities in a signer's name.
 
 use crate::kind::Subresource;
 use crate::value::{at, list_at, set, str_at};
@@ -12,15 +13,27 @@ fn is_approval(condition: &Value) -> bool {
     matches!(str_at(condition, &["type"]), "Approved" | "Denied")
 }
 
-/// Keeps of `old` what is not for writers of the subresource to change: through `approval` only `Approved` and `Denied`
-/// are written, through `status` everything but them.
+/// Keeps of `old` what is not for writers of the subresource to change: `Failed` is what signers say, through `status`,
+/// `Approved` and `Denied` are written through `approval` alone. Other conditions are anybody's.
 pub fn keep_others_half(new: &mut Value, old: &Value, through: Subresource) {
     let approves = through == Subresource::Approval;
+    let is_others = |condition: &&Value| match approves {
+        true => str_at(condition, &["type"]) == "Failed",
+        false => is_approval(condition),
+    };
     let path = ["status", "conditions"];
-    let (theirs, kept) = (list_at(new, &path), list_at(old, &path));
-    let theirs = theirs.iter().filter(|found| is_approval(found) == approves);
-    let kept = kept.iter().filter(|found| is_approval(found) != approves);
-    let conditions: Vec<Value> = kept.chain(theirs).cloned().collect();
+    let mut kept = list_at(old, &path).iter().filter(is_others);
+    let theirs = list_at(new, &path).iter();
+    // Each stays where it was, so that what nobody changed is the same.
+    let theirs = theirs.filter_map(|found| {
+        if is_others(&found) {
+            kept.next()
+        } else {
+            Some(found)
+        }
+    });
+    let mut conditions: Vec<Value> = theirs.cloned().collect();
+    conditions.extend(kept.cloned());
     if approves {
         // Whoever approves signs nothing.
         let status = at(old, &["status"]).cloned();
@@ -42,6 +55,13 @@ pub fn right(new: &Value, old: &Value, through: Subresource) -> Option<&'static 
     }
     let changes = |path: &[&str]| at(new, path) != at(old, path);
     (changes(&["status", "certificate"]) || changes(&["status", "conditions"])).then_some("sign")
+}
+
+/// Whether a ClusterTrustBundle says anew whom its signer's certificates are to be believed by: upstream's plugin
+/// `ClusterTrustBundleAttest`.
+pub fn attests(new: &Value, old: Option<&Value>) -> bool {
+    let changed = old.is_none_or(|old| at(new, &["spec"]) != at(old, &["spec"]));
+    changed && !str_at(new, &["spec", "signerName"]).is_empty()
 }
 
 /// The names under which a right on the signer is granted: its own, and all of its domain.
@@ -74,9 +94,12 @@ mod tests {
         };
         assert_eq!(
             written(Subresource::Approval),
-            request(&["Failed", "Approved"], "old")
+            request(&["Approved", "Odd", "Failed"], "old")
         );
         assert_eq!(written(Subresource::Status), request(&["Denied", "Odd"], "new"));
+        let mut same = request(&["Odd", "Denied", "Failed"], "new");
+        keep_others_half(&mut same, &request(&["Odd", "Denied"], ""), Subresource::Status);
+        assert_eq!(same, request(&["Odd", "Denied", "Failed"], "new"));
         let bare = json!({"spec": {}});
         let mut new = bare.clone();
         keep_others_half(&mut new, &bare, Subresource::Status);

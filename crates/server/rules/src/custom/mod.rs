@@ -45,6 +45,8 @@ pub struct Definition {
     pub hash: u64,
     /// The schema as its author wrote it, in JSON.
     pub source: Box<[u8]>,
+    /// The defaults of the schema, and where they stand; empty if it has none.
+    defaults: String,
 }
 
 type Name = (String, String, String);
@@ -103,17 +105,38 @@ pub fn served() -> Vec<&'static Kind> {
     })
 }
 
-/// What became of a definition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    /// The row under which objects are stored.
-    pub stored: &'static Kind,
-    /// Whether objects are shown in another version than before, or no more.
-    pub restored: bool,
+/// Whether all objects have to be read from the store when this state of a definition comes into force: their kind comes,
+/// or comes back, or is shown in another way.
+pub fn shows_anew(definition: &Value) -> bool {
+    let versions = list_at(definition, &["spec", "versions"]);
+    let Some(storage) = versions.iter().find(|version| version["storage"] == true) else {
+        return false;
+    };
+    let (group, plural) = names_of(definition);
+    let Some(known) = by_store_key(group, plural) else {
+        return condition(definition, "NamesAccepted");
+    };
+    let defaults = schema::defaults(&storage["schema"]["openAPIV3Schema"]);
+    known.version != str_at(storage, &["name"])
+        || known
+            .defined
+            .is_some_and(|defined| defined.get().defaults != defaults)
 }
 
-/// Puts a definition into force, or what is new about it. Nothing happens to one whose names are not accepted.
-pub fn define(definition: &Value) -> Result<Option<Outcome>, String> {
+/// What an object that is stored is shown as, if its kind has defaults that were added since.
+pub fn filled_in(kind: &Kind, stored: &[u8]) -> Option<Value> {
+    let definition = kind.defined?.get();
+    if definition.defaults.is_empty() {
+        return None;
+    }
+    let stored: Value = serde_json::from_slice(stored).ok()?;
+    let mut filled = stored.clone();
+    (schema::fill_in(&mut filled, &definition.schema) && filled != stored).then_some(filled)
+}
+
+/// Puts a definition into force, or what is new about it; returns the kind under which its objects are stored. Nothing
+/// happens to one whose names are not accepted.
+pub fn define(definition: &Value) -> Result<Option<&'static Kind>, String> {
     if !condition(definition, "NamesAccepted") {
         return Ok(None);
     }
@@ -126,20 +149,13 @@ pub fn define(definition: &Value) -> Result<Option<Outcome>, String> {
     if let Some(stored) = by_store_key(group, plural)
         && is_in_force(name, hash, terminating)
     {
-        return Ok(Some(Outcome {
-            stored,
-            restored: false,
-        }));
+        return Ok(Some(stored));
     }
     // Patterns take long to compile: nobody waits for that.
     let versions = sorted(definition::versions(definition));
     let mut registry = REGISTRY
         .write()
         .unwrap_or_else(std::sync::PoisonError::into_inner);
-    let before = registry
-        .by_store_key
-        .get(&(group.to_owned(), plural.to_owned()))
-        .copied();
     let stored_at = versions
         .iter()
         .position(|version| version.storage)
@@ -155,6 +171,7 @@ pub fn define(definition: &Value) -> Result<Option<Outcome>, String> {
     }
     for ((row, _), version) in rows.iter().zip(versions) {
         row.defined.expect("rows made here are").set(Definition {
+            defaults: schema::defaults(&version.schema),
             schema: version.schema,
             patterns: version.patterns,
             terminating,
@@ -185,8 +202,7 @@ pub fn define(definition: &Value) -> Result<Option<Outcome>, String> {
         .insert((group.to_owned(), plural.to_owned()), stored);
     registry.rows.insert(name.to_owned(), rows);
     registry.generation += 1;
-    let restored = before.is_some_and(|before| before.version != stored.version);
-    Ok(Some(Outcome { stored, restored }))
+    Ok(Some(stored))
 }
 
 /// Whether this state of a definition is in force already: most writes change its status only.
@@ -201,8 +217,8 @@ fn is_in_force(name: &str, hash: u64, terminating: bool) -> bool {
         .is_some_and(|known| (known.hash, known.terminating) == (hash, terminating))
 }
 
-/// Takes a definition out of force.
-pub fn remove(definition: &Value) -> Option<Outcome> {
+/// Takes a definition out of force; returns the kind under which its objects are stored.
+pub fn remove(definition: &Value) -> Option<&'static Kind> {
     let mut registry = REGISTRY
         .write()
         .unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -217,10 +233,7 @@ pub fn remove(definition: &Value) -> Option<Outcome> {
             .set(Definition::default());
     }
     registry.generation += 1;
-    Some(Outcome {
-        stored,
-        restored: true,
-    })
+    Some(stored)
 }
 
 fn names_of(definition: &Value) -> (&str, &str) {

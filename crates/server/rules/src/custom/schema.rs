@@ -100,6 +100,34 @@ fn below(path: &str, name: &str) -> String {
     }
 }
 
+/// The defaults of a schema and where they stand, as one text: two schemas with the same text fill in the same.
+pub fn defaults(schema: &Value) -> String {
+    let mut text = String::new();
+    gather_defaults(schema, "", &mut text);
+    text
+}
+
+fn gather_defaults(schema: &Value, path: &str, text: &mut String) {
+    if let Some(default) = schema.get("default") {
+        let nullable = flag(schema, "nullable");
+        text.push_str(&format!("{path}={default},{nullable}\n"));
+    }
+    for (name, inner) in schema
+        .get("properties")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+    {
+        gather_defaults(inner, &format!("{path}.{name}"), text);
+    }
+    if let Some(inner) = values_schema(schema) {
+        gather_defaults(inner, &format!("{path}{{}}"), text);
+    }
+    if let Some(inner) = schema.get("items") {
+        gather_defaults(inner, &format!("{path}[]"), text);
+    }
+}
+
 /// Fills in defaults. A `null` where none is allowed counts as absent. Returns whether it came to an end: defaults of
 /// items within defaults multiply.
 pub fn fill_in(value: &mut Value, schema: &Value) -> bool {

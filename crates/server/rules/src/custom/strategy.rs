@@ -164,10 +164,15 @@ impl Strategy for DefinitionStrategy {
             Part::Status => {
                 // The rest of its status is this server's to say.
                 let stored = at(new, &["status", "storedVersions"]).cloned();
+                let path = ["status", "conditions"];
+                let theirs = list_at(new, &path).iter().filter(|found| !is_own(found));
+                let own = list_at(old, &path).iter().filter(|found| is_own(found));
+                let conditions: Vec<Value> = own.chain(theirs).cloned().collect();
                 *new = old.clone();
                 if let Some(stored) = stored {
                     set(new, &["status", "storedVersions"], stored);
                 }
+                set(new, &path, conditions);
                 if !terminating(new) {
                     accept(new, context.now);
                 }
@@ -218,6 +223,14 @@ impl Strategy for DefinitionStrategy {
     }
 }
 
+/// Whether a condition of a definition is the server's to write.
+fn is_own(condition: &Value) -> bool {
+    matches!(
+        condition["type"].as_str(),
+        Some("NamesAccepted" | "Established" | "Terminating")
+    )
+}
+
 fn terminating(definition: &Value) -> bool {
     at(definition, &["metadata", "deletionTimestamp"]).is_some()
 }
@@ -262,7 +275,9 @@ fn accept(object: &mut Value, now: Timestamp) {
         let same = |old: &&Value| old["type"] == new["type"] && old["status"] == new["status"];
         known.iter().find(same).cloned().unwrap_or(new)
     });
-    set(object, &["status", "conditions"], kept.to_vec());
+    let others = known.iter().filter(|found| !is_own(found)).cloned();
+    let conditions: Vec<Value> = kept.into_iter().chain(others).collect();
+    set(object, &["status", "conditions"], conditions);
     if refused.is_none() {
         let names = at(object, &["spec", "names"]).cloned().unwrap_or_default();
         set(object, &["status", "acceptedNames"], names);

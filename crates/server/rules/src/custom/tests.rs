@@ -1,6 +1,6 @@
 //! Laws of definitions and their objects.
 
-use super::{conflict, define, definition, remove, schema, served};
+use super::{conflict, define, definition, filled_in, remove, schema, served, shows_anew};
 use crate::kind::Kind;
 use crate::strategy::Part;
 use crate::strategy::testing::{created, updated};
@@ -49,10 +49,12 @@ fn a_definition_becomes_rows_and_its_removal_takes_them_away() {
         "rows.example",
         json!([old, version("v1", true, widget())]),
     ));
-    let outcome = define(&stored).unwrap().unwrap();
+    assert!(shows_anew(&stored));
+    let kind = define(&stored).unwrap().unwrap();
+    assert!(!shows_anew(&stored));
     let newest = Kind::by_resource("rows.example", "v1", "widgets").unwrap();
     let older = Kind::by_type("rows.example/v1beta1", "Widget").unwrap();
-    assert_eq!((outcome.stored, outcome.restored), (newest, false));
+    assert_eq!(kind, newest);
     assert_eq!(older.stored(), newest);
     assert_eq!(Kind::by_store_key("rows.example", "widgets"), Some(newest));
     assert_eq!(newest.index(), older.index());
@@ -65,9 +67,34 @@ fn a_definition_becomes_rows_and_its_removal_takes_them_away() {
     other["metadata"]["name"] = json!("gadgets.rows.example");
     other["spec"]["names"]["plural"] = json!("gadgets");
     assert_eq!(conflict(&other).unwrap().field, "spec.names.kind");
-    assert!(remove(&stored).unwrap().restored);
+    assert_eq!(remove(&stored), Some(newest));
     assert_eq!(Kind::by_resource("rows.example", "v1", "widgets"), None);
     assert!(!served().iter().any(|kind| kind.group == "rows.example"));
+}
+
+#[test]
+fn objects_are_shown_anew_when_their_version_or_a_default_changes_and_only_then() {
+    let with = |version_name: &str, schema: Value| {
+        accepted(definition(
+            "anew.example",
+            json!([version(version_name, true, schema)]),
+        ))
+    };
+    define(&with("v1", widget())).unwrap();
+    let mut schema = widget();
+    schema["properties"]["spec"]["properties"]["color"]["enum"] = json!(["red", "green"]);
+    assert!(!shows_anew(&with("v1", schema.clone())));
+    assert!(shows_anew(&with("v2", schema.clone())));
+    schema["properties"]["spec"]["properties"]["color"]["default"] = json!("green");
+    assert!(shows_anew(&with("v1", schema.clone())));
+    define(&with("v1", schema)).unwrap();
+    let kind = Kind::by_resource("anew.example", "v1", "widgets").unwrap();
+    let shown = |stored: Value| filled_in(kind, stored.to_string().as_bytes());
+    assert_eq!(
+        shown(json!({"spec": {"size": 1}})),
+        Some(json!({"spec": {"size": 1, "color": "green"}}))
+    );
+    assert_eq!(shown(json!({"spec": {"color": "red"}})), None);
 }
 
 #[test]
@@ -333,8 +360,9 @@ fn a_definition_that_goes_keeps_its_spec_and_a_status_is_not_the_writers_to_choo
     );
     let mut new = stored.clone();
     let forged = json!({"type": "NamesAccepted", "status": "True", "reason": "Mine"});
+    let theirs = json!({"type": "Reviewed", "status": "True"});
     new["status"] =
-        json!({"storedVersions": ["v2"], "conditions": [forged], "acceptedNames": {"kind": "Other"}});
+        json!({"storedVersions": ["v2"], "conditions": [forged, theirs], "acceptedNames": {"kind": "Other"}});
     let (written, errors) = updated(strategy, new.clone(), &stored, Part::Status);
     assert_eq!(errors, Vec::<String>::new());
     assert_eq!(
@@ -342,9 +370,15 @@ fn a_definition_that_goes_keeps_its_spec_and_a_status_is_not_the_writers_to_choo
         json!(["v2", "v1"]),
         "the storage version is among them"
     );
-    for field in ["conditions", "acceptedNames"] {
-        assert_eq!(written["status"][field], stored["status"][field]);
-    }
+    let mut conditions = stored["status"]["conditions"].as_array().unwrap().clone();
+    conditions.push(theirs);
+    assert_eq!(written["status"]["conditions"], json!(conditions));
+    assert_eq!(
+        written["status"]["acceptedNames"],
+        stored["status"]["acceptedNames"]
+    );
+    let (kept, _) = updated(strategy, written.clone(), &written, Part::Main);
+    assert_eq!(kept["status"]["conditions"], json!(conditions));
     new["status"]["storedVersions"] = json!(["v9"]);
     assert!(!updated(strategy, new, &stored, Part::Status).1.is_empty());
     let mut going = stored.clone();

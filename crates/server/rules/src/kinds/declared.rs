@@ -10,7 +10,7 @@ use crate::kind::Subresource::{Approval, Scale, Status};
 use crate::kind::{ActedOn, Kind, Scope, Subresource};
 use crate::meta::NameRule;
 use crate::strategy::declared::Declared;
-use crate::strategy::{declared, endpoint_slice, job};
+use crate::strategy::{declared, endpoint_slice, job, network_policy};
 use crate::table::{Column, Printer, declared as table, workload};
 
 const STATUS: &[Subresource] = &[Status];
@@ -125,6 +125,17 @@ pub static CERTIFICATE_SIGNING_REQUEST: Kind = Kind {
         text("Condition", ".status.conditions[*].type"),
     ]),
     ..certificates("CertificateSigningRequest", "certificatesigningrequests", Cluster)
+};
+
+pub static CLUSTER_TRUST_BUNDLE: Kind = Kind {
+    strategy: &Declared {
+        immutable: &["spec.signerName"],
+        names: NameRule::PathSegment,
+        ..declared::PLAIN
+    },
+    selectable: &["spec.signerName"],
+    printer: columns(&[NAME, text("SignerName", ".spec.signerName")]),
+    ..certificates("ClusterTrustBundle", "clustertrustbundles", Cluster)
 };
 
 pub static POD_DISRUPTION_BUDGET: Kind = Kind {
@@ -503,22 +514,15 @@ pub static ALL: &[&Kind] = &[
         short_names: &["netpol"],
         acted_on: ByProgram("a network plugin that enforces it"),
         strategy: &Declared {
-            default: job::default_network_policy,
+            default: network_policy::fill_in,
+            validate: network_policy::validate,
             ..declared::SPEC
         },
         ..networking("NetworkPolicy", "networkpolicies", Namespaced)
     },
     &SERVICE_CIDR,
     &CERTIFICATE_SIGNING_REQUEST,
-    &Kind {
-        strategy: &Declared {
-            names: NameRule::PathSegment,
-            ..declared::PLAIN
-        },
-        selectable: &["spec.signerName"],
-        printer: columns(&[NAME, text("SignerName", ".spec.signerName")]),
-        ..certificates("ClusterTrustBundle", "clustertrustbundles", Cluster)
-    },
+    &CLUSTER_TRUST_BUNDLE,
     &Kind {
         subresources: STATUS,
         acted_on: ByProgram("a signer"),

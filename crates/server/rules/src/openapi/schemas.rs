@@ -208,10 +208,11 @@ fn custom(kind: &Kind, source: &[u8]) -> Value {
         rendered["properties"] = json!({});
     }
     let properties = &mut rendered["properties"];
-    properties["apiVersion"] = json!({"type": "string", "description": "Group and version of this object."});
+    properties["apiVersion"] = json!({"type": "string", "description": "APIVersion defines by which group and version this object is written."});
     properties["kind"] = json!({"type": "string", "description": "What this object is."});
     properties["metadata"] = wrapped(&format!("{META}.ObjectMeta"));
-    properties["metadata"]["description"] = json!("Name, labels and the rest of the bookkeeping.");
+    properties["metadata"]["description"] =
+        json!("Standard object's metadata: name, labels and the rest of the bookkeeping.");
     rendered["x-kubernetes-group-version-kind"] =
         json!([{"group": kind.group, "version": kind.version, "kind": kind.kind}]);
     rendered

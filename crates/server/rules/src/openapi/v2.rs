@@ -5,8 +5,12 @@
 use super::{build, hash};
 use crate::discovery::group_versions;
 use crate::document::Document;
+use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use std::sync::{Mutex, PoisonError};
+
+const TITLE: &str = "Pointsman";
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The body of `/openapi/v2`, made anew when definitions of custom resources have changed.
 pub fn document() -> Document {
@@ -27,6 +31,14 @@ pub fn document() -> Document {
     }
 }
 
+/// The document in protobuf (gnostic's `openapi.v2.Document`) with its name alone: whoever finds no types in it, as kubectl
+/// does for lists, leaves checks to the server.
+pub fn without_types() -> Bytes {
+    let text = |field: u8, text: &[u8]| [&[field << 3 | 2, text.len() as u8], text].concat();
+    let info = [text(1, TITLE.as_bytes()), text(2, VERSION.as_bytes())].concat();
+    [text(1, b"2.0"), text(2, &info)].concat().into()
+}
+
 fn merged(versions: &[(&str, &str)]) -> Value {
     let (mut paths, mut definitions) = (Map::new(), Map::new());
     for (group, version) in versions {
@@ -35,15 +47,24 @@ fn merged(versions: &[(&str, &str)]) -> Value {
             paths.insert(path, path_item(item));
         }
         for (id, it) in taken(&mut document["components"]["schemas"]) {
-            definitions.entry(id).or_insert_with(|| schema(it));
+            definitions.entry(id).or_insert_with(|| definition(it));
         }
     }
     json!({
         "swagger": "2.0",
-        "info": {"title": "Pointsman", "version": env!("CARGO_PKG_VERSION")},
+        "info": {"title": TITLE, "version": VERSION},
         "paths": paths,
         "definitions": definitions,
     })
+}
+
+/// A type. One that takes any fields names none, as upstream's: kubectl would refuse all others.
+fn definition(it: Value) -> Value {
+    let kinds = "x-kubernetes-group-version-kind";
+    match it["x-kubernetes-preserve-unknown-fields"] == true && it.get(kinds).is_some() {
+        true => json!({"type": "object", kinds: it[kinds]}),
+        false => schema(it),
+    }
 }
 
 fn taken(value: &mut Value) -> Map<String, Value> {
@@ -155,5 +176,17 @@ mod tests {
             assert!(read["definitions"].get(id).is_some(), "{id}");
         }
         assert_eq!(document(), document());
+    }
+
+    #[test]
+    fn a_type_that_takes_any_fields_names_none() {
+        let kinds = json!([{"group": "g", "version": "v1", "kind": "K"}]);
+        let typed = |preserves: bool| {
+            json!({"type": "object", "x-kubernetes-preserve-unknown-fields": preserves,
+                   "properties": {"spec": {"type": "object"}}, "x-kubernetes-group-version-kind": kinds})
+        };
+        let bare = json!({"type": "object", "x-kubernetes-group-version-kind": kinds});
+        assert_eq!(definition(typed(true)), bare);
+        assert_eq!(definition(typed(false)), typed(false));
     }
 }

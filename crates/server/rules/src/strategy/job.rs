@@ -1,7 +1,7 @@
 //! What do a few kinds fill in that depends on their other fields?
 
 use crate::field_error::{FieldError, FieldErrors};
-use crate::value::{at, bool_at, list_at, map_at, set, set_default, str_at};
+use crate::value::{at, bool_at, map_at, set, set_default, str_at};
 use serde_json::{Value, json};
 
 /// A Job that names neither number runs one pod once.
@@ -67,17 +67,6 @@ fn template_labels(object: &Value) -> Option<Value> {
     let labels = at(object, &["spec", "template", "metadata", "labels"])?;
     labels.as_object().filter(|labels| !labels.is_empty())?;
     Some(labels.clone())
-}
-
-/// Which directions a policy is about, where it does not say so.
-pub(crate) fn default_network_policy(policy: &mut Value) {
-    let mut types = vec!["Ingress"];
-    if !list_at(policy, &["spec", "egress"]).is_empty() {
-        types.push("Egress");
-    }
-    if at(policy, &["spec"]).is_some_and(Value::is_object) {
-        set_default(policy, &["spec", "policyTypes"], types);
-    }
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ pub(crate) mod lease;
 #[cfg(test)]
 pub(crate) mod mangled;
 pub mod namespace;
+pub(crate) mod network_policy;
 pub(crate) mod node;
 pub mod pod;
 mod pod_template;

@@ -135,7 +135,12 @@ pub fn table_event_object(
         Vec::new()
     };
     let rows = vec![table_row(kind, object, include, now)];
-    assemble(json!({"resourceVersion": version}), columns, rows)
+    let mut table = assemble(json!({"resourceVersion": version}), columns, rows);
+    if !with_columns {
+        // Not none, but those that were named before.
+        table["columnDefinitions"] = Value::Null;
+    }
+    table
 }
 
 /// An object's metadata alone, as `meta.k8s.io/v1` PartialObjectMetadata.

@@ -6,6 +6,7 @@
 use super::Accounts;
 use super::claims::{Audiences, Bound, Claims, Named, unsigned};
 use crate::auth::authn::service_account_user;
+use crate::auth::keyring::{TOKEN_LIFE, remember_end};
 use crate::auth::node_restriction;
 use crate::cache::object::Object;
 use crate::reply::Reply;
@@ -85,6 +86,13 @@ impl Accounts {
             ..Claims::default()
         };
         let keys = self.keys.read().clone();
+        if seconds > TOKEN_LIFE.as_secs() as i64 {
+            let [now, end] = [now, now.saturating_add(seconds)].map(|at| u64::try_from(at).unwrap_or(0));
+            let remembered = remember_end(&self.pki, &keys.signer.name, end, now);
+            remembered
+                .inspect_err(|error| tracing::error!(%error, "cannot remember how long a token is good"))
+                .ok()?;
+        }
         let message = unsigned(&claims, &keys.signer.verifier);
         let signature = keys.signer.sign(message.as_bytes())?;
         Some(format!("{message}.{}", BASE64_URL_SAFE_NO_PAD.encode(signature)))

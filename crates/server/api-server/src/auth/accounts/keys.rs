@@ -2,7 +2,7 @@
 //!
 //! ES256, ES384 and RS256, as kube-apiserver takes them. Keys that are made here are of P-256.
 
-use crate::auth::keyring::{KeyError, Section, at, sections};
+use crate::auth::keyring::{self, KeyError, Section, at, sections};
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use ring::digest::{SHA256, digest};
@@ -143,6 +143,8 @@ enum Secret {
 /// A key that signs.
 pub struct Signer {
     pub verifier: Verifier,
+    /// Its short name in the ring of keys.
+    pub name: String,
     secret: Secret,
 }
 
@@ -165,7 +167,12 @@ impl Signer {
             "RSA PRIVATE KEY" => RsaKeyPair::from_der(&section.bytes).ok().map(rsa)?,
             _ => return None,
         };
-        Some(Self { verifier, secret })
+        let name = keyring::id(&section.bytes);
+        Some(Self {
+            verifier,
+            name,
+            secret,
+        })
     }
 
     /// The signature over `message`, as tokens carry it.

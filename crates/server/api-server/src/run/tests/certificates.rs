@@ -110,5 +110,37 @@ async fn approval_and_signature_need_rights_on_the_signer() {
     world.signer_right("jane", "approve", CLIENTS).await;
     assert_eq!(patch("approval").await.0, 200);
     let status = world.stored_request("r").await["status"].take();
-    assert_eq!(types(&status), ["Failed", "Approved"]);
+    assert_eq!(types(&status), ["Approved", "Failed"]);
+}
+
+#[tokio::test]
+async fn whom_a_signer_trusts_is_said_by_those_who_may_attest_it() {
+    const BUNDLES: &str = "/apis/certificates.k8s.io/v1/clustertrustbundles";
+    let world = World::new().await;
+    let jane = User::new("jane", &[]);
+    let all =
+        json!({"apiGroups": ["certificates.k8s.io"], "resources": ["clustertrustbundles"], "verbs": ["*"]});
+    world.grant_rule("jane", "bundles", all).await;
+    let bundle = |name: &str, spec: Value| json!({"metadata": {"name": name}, "spec": spec});
+    let of_nobody = bundle("any", json!({"trustBundle": "x"}));
+    assert_eq!(world.ask(&jane, Method::POST, BUNDLES, &of_nobody).await.0, 201);
+    let of_signer = bundle(
+        "example.com:s:a",
+        json!({"trustBundle": "x", "signerName": "example.com/s"}),
+    );
+    let (code, why) = world.ask(&jane, Method::POST, BUNDLES, &of_signer).await;
+    assert!(code == 403 && why.contains("attest"), "{code} {why}");
+    assert_eq!(
+        world.ask(&admin(), Method::POST, BUNDLES, &of_signer).await.0,
+        201
+    );
+    let path = format!("{BUNDLES}/example.com:s:a");
+    let more = json!({"spec": {"trustBundle": "y"}});
+    assert_eq!(world.ask(&jane, Method::PATCH, &path, &more).await.0, 403);
+    let label = json!({"metadata": {"labels": {"a": "b"}}});
+    assert_eq!(world.ask(&jane, Method::PATCH, &path, &label).await.0, 200);
+    world.signer_right("jane", "attest", "example.com/*").await;
+    assert_eq!(world.ask(&jane, Method::PATCH, &path, &more).await.0, 200);
+    let other = json!({"spec": {"signerName": "example.com/t"}});
+    assert_eq!(world.ask(&jane, Method::PATCH, &path, &other).await.0, 422);
 }

@@ -298,3 +298,39 @@ async fn a_node_gets_what_the_volumes_of_its_pods_need_and_nothing_of_other_node
     assert_eq!(delete("?fieldSelector=spec.nodeName%3Dn2").await, 403);
     assert_eq!(delete("?fieldSelector=spec.nodeName%3Dn1").await, 200);
 }
+
+#[tokio::test]
+async fn the_authority_is_left_to_kube_controller_manager_for_a_while_where_it_leads() {
+    use crate::background::accounts;
+    use std::time::{Duration, Instant};
+    let world = World::new().await;
+    world.server.root_ca.send_replace("an authority".into());
+    let lease = |renewed: jiff::Timestamp| {
+        json!({"metadata": {"name": "kube-controller-manager"}, "spec": {
+            "holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": format!("{renewed:.6}")}})
+    };
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
+    let now = jiff::Timestamp::now();
+    let dead = now - jiff::SignedDuration::from_secs(60);
+    let has = |name: &str, kind: &'static Kind, what: &str| world.server.find(kind, name, what).is_ok();
+    let new = async |name: &str| {
+        let namespace = json!({"metadata": {"name": name}});
+        world.made("/api/v1/namespaces", namespace).await;
+        assert!(has(name, &kinds::SERVICE_ACCOUNT, "default"));
+        has(name, &kinds::CONFIG_MAP, "kube-root-ca.crt")
+    };
+    assert!(new("alone").await);
+    world.made(leases, lease(dead)).await;
+    assert!(new("after-its-death").await);
+    let path = format!("{leases}/kube-controller-manager");
+    world
+        .answer(&admin(), Method::PATCH, &path, &lease(now), 200)
+        .await;
+    assert!(!new("beside").await);
+    let before = Instant::now() - Duration::from_secs(6);
+    assert!(accounts::equip(&world.server, "beside", before).await.unwrap());
+    assert!(
+        has("beside", &kinds::CONFIG_MAP, "kube-root-ca.crt"),
+        "nobody else did"
+    );
+}
