@@ -31,8 +31,7 @@ const BACKENDS: [&str; 4] = ["10.0.1.5", "10.0.1.6", "fd00:1::5", "fd00:1::6"];
 
 /// The program under test; `POINTSMAN_PROGRAM` names another build of it, for measurements.
 pub fn program() -> String {
-    let built = env!("CARGO_BIN_EXE_pointsman");
-    std::env::var("POINTSMAN_PROGRAM").unwrap_or_else(|_| built.to_owned())
+    std::env::var("POINTSMAN_PROGRAM").unwrap_or_else(|_| env!("CARGO_BIN_EXE_pointsman").to_owned())
 }
 
 pub struct Network {

@@ -22,6 +22,7 @@ mod run;
 mod flows;
 mod http;
 mod localhost;
+mod observed;
 mod observer;
 mod others;
 mod owner;

@@ -302,14 +302,14 @@ impl<A: Address> Side<A> {
         let Some(observer) = &mut self.observer else {
             return false;
         };
-        self.metrics.poll_error.set(observed.error.as_secs_f64());
+        self.metrics.observed.error.set(observed.error.as_secs_f64());
         if observer.behind != observed.behind {
             log_behind(A::FAMILY.as_str(), observed.behind.as_ref());
             let services = observed
                 .behind
                 .as_ref()
                 .map_or(0, |behind| behind.services.max(1));
-            self.metrics.behind.set(services as f64);
+            self.metrics.observed.behind.set(services as f64);
             observer.behind = observed.behind;
         }
         let Some(newest) = observed.steps.last() else {
