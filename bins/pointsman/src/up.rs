@@ -36,6 +36,9 @@ pub struct Flags {
     /// How the nodes' proxies write rules.
     #[arg(long, value_enum, default_value_t = ProxyMode::Nftables)]
     proxy_mode: ProxyMode,
+    /// Let this kube-proxy write the nodes' rules, with `pointsman proxy --observe` beside it.
+    #[arg(long, value_name = "PROGRAM")]
+    kube_proxy: Option<PathBuf>,
     /// What runs pods: processes of this machine (`image: host`), or images in a containerd for each node, which needs
     /// root and the programs containerd, runc and the usual CNI plugins.
     #[arg(long, value_enum, default_value_t = RuntimeFlag::Processes)]
@@ -134,6 +137,7 @@ impl Flags {
                 ProxyMode::Nftables => up::ProxyMode::Nftables,
                 ProxyMode::Iptables => up::ProxyMode::Iptables,
             },
+            kube_proxy: self.kube_proxy.clone(),
             runtime: match self.runtime {
                 RuntimeFlag::Processes => RuntimeKind::Processes,
                 RuntimeFlag::Containerd => RuntimeKind::Containerd,

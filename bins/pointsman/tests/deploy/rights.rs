@@ -304,6 +304,8 @@ async fn all_roles() {
         .status();
     assert!(table.await.unwrap().success());
     cluster.event("SecondServiceProxy").await;
+    // As far as the observer sees, it writes no rules at all.
+    cluster.event("ServiceProxyBehind").await;
 
     // The proxy says whom it does not reach: nobody else is there.
     eventually("the proxy keeps a Lease beside the kubelet's", async || {

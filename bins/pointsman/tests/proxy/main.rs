@@ -17,6 +17,7 @@ mod localhost;
 mod metrics;
 mod node;
 mod observer;
+mod observer_cost;
 mod observer_truth;
 mod peer;
 mod readers;
@@ -104,10 +105,15 @@ fn status(ready: &str) -> String {
 }
 
 /// Asks again and again until it is so.
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+fn eventually(what: &str, is_so: impl FnMut() -> bool) {
+    eventually_within(PATIENCE, what, is_so);
+}
+
+/// The same for what takes its time on any machine.
+fn eventually_within(patience: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {
-        assert!(started.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        assert!(started.elapsed() < patience, "{what}: not within {patience:?}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -29,6 +29,11 @@ pub enum Answer {
 /// The addresses of the backends, which share a namespace. Each answers with its own address.
 const BACKENDS: [&str; 4] = ["10.0.1.5", "10.0.1.6", "fd00:1::5", "fd00:1::6"];
 
+/// The program under test; `POINTSMAN_PROGRAM` names another build of it, for measurements.
+pub fn program() -> String {
+    std::env::var("POINTSMAN_PROGRAM").unwrap_or_else(|_| env!("CARGO_BIN_EXE_pointsman").to_owned())
+}
+
 pub struct Network {
     pub node: Namespace,
     pub client: Namespace,
@@ -300,10 +305,10 @@ impl Cluster<'_> {
 
     /// Starts an observer in the place of the proxy, with the one capability that its manifest gives it.
     pub fn start_observer(&mut self, mode: &str) {
-        let kubeconfig = self.kubeconfig.display().to_string();
+        let (kubeconfig, program) = (self.kubeconfig.display().to_string(), program());
         let arguments = [
             "--bounding-set=-all,+net_admin",
-            env!("CARGO_BIN_EXE_pointsman"),
+            &program,
             "proxy",
             "--observe",
             "--kubeconfig",
@@ -313,6 +318,11 @@ impl Cluster<'_> {
             mode,
         ];
         self.spawn_program("proxy", "setpriv", &arguments);
+    }
+
+    /// The process of a role.
+    pub fn pid(&self, role: &str) -> u32 {
+        self.children[role].id()
     }
 
     /// Ends a role without a warning.
@@ -326,7 +336,7 @@ impl Cluster<'_> {
     pub fn spawn(&mut self, role: &'static str, arguments: &[&str]) {
         let mut all = vec![role];
         all.extend(arguments);
-        self.spawn_program(role, env!("CARGO_BIN_EXE_pointsman"), &all);
+        self.spawn_program(role, &program(), &all);
     }
 
     /// Starts another program on the node, under the name of a role.
@@ -350,9 +360,7 @@ impl Cluster<'_> {
 
     /// Runs the program on the node and waits for its end.
     pub fn run(&self, arguments: &[&str]) -> Output {
-        self.node
-            .command(env!("CARGO_BIN_EXE_pointsman"), arguments)
-            .unwrap()
+        self.node.command(&program(), arguments).unwrap()
     }
 
     /// Runs kubectl on the node and returns what it printed; panics if it fails.

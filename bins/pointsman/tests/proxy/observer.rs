@@ -47,13 +47,13 @@ struct Lab<'a> {
 }
 
 /// The chain of the only, nameless port of a Service.
-pub fn chain(network: &Network, name: &str) -> String {
+fn chain(network: &Network, name: &str) -> String {
     let hash = hash(network, &format!("default/{name}/tcp/"));
     format!("service-{}-default/{name}/tcp/", &hash[..8])
 }
 
 /// The same in iptables mode.
-pub fn chain_of_iptables(network: &Network, name: &str) -> String {
+fn chain_of_iptables(network: &Network, name: &str) -> String {
     format!("KUBE-SVC-{}", &hash(network, &format!("default/{name}tcp"))[..16])
 }
 
@@ -160,6 +160,19 @@ impl<'a> Lab<'a> {
     fn all_is_well(&self) {
         eventually("nobody is behind", || self.behind().is_null());
     }
+
+    /// How much later than they were written rules may be known.
+    fn error_seconds(&self) -> f64 {
+        let gauge = "pointsman_proxy_observed_error_seconds{ip_family=\"IPv4\"}";
+        self.cluster.metric(gauge)
+    }
+
+    /// What the events with this reason say.
+    fn events(&self, reason: &str) -> String {
+        let reason = format!("--field-selector=reason={reason}");
+        let columns = "-o=custom-columns=:.involvedObject.name,:.type,:.message";
+        self.cluster.kubectl(&["get", "events", &reason, columns])
+    }
 }
 
 #[test]
@@ -194,8 +207,20 @@ fn rules_that_differ_are_behind_with_the_service_named_and_said_once_they_are_ri
     // An endpoint missing, then one too many.
     let more = lab.endpoints("web", &["10.0.1.5", "10.0.1.6"]);
     lab.is_behind("default/web", "does not send to 10.0.1.6:8080", more);
+    eventually("an event names it", || {
+        lab.events("ServiceProxyBehind").contains("default/web")
+    });
+    let said = lab.events("ServiceProxyBehind");
+    assert!(
+        said.contains("n1") && said.contains("Warning") && said.contains("does not send to 10.0.1.6:8080"),
+        "{said}"
+    );
+    assert!(!lab.events("ServiceProxyCaughtUp").contains("n1"));
     lab.load(&lab.rules("web", &["10.0.1.5", "10.0.1.6"]));
     lab.is_said(more);
+    eventually("an event says that it is over", || {
+        lab.events("ServiceProxyCaughtUp").contains("Normal")
+    });
     let fewer = lab.endpoints("web", &["10.0.1.6"]);
     lab.is_behind("default/web", "still sends to 10.0.1.5:8080", fewer);
     lab.load(&lab.rules("web", &["10.0.1.6"]));
@@ -315,14 +340,28 @@ fn chains(lab: &Lab<'_>, endpoints: &[&str]) -> String {
 fn rules_of_iptables_mode_are_followed_too() {
     pointsman_testkit::require_netns!();
     let network = Network::new();
-    let mut lab = Lab::new(&network, "iptables");
+    let lab = rules_of_iptables_mode(&network, "nft");
+    assert_eq!(lab.error_seconds(), 0.0, "commits are announced");
+}
+
+#[test]
+fn rules_of_the_older_iptables_interface_are_polled_and_the_error_of_that_is_said() {
+    pointsman_testkit::require_netns!();
+    let network = Network::new();
+    let lab = rules_of_iptables_mode(&network, "legacy");
+    // It follows from what a reading took, which on a busy machine may be long.
+    let error = lab.error_seconds();
+    assert!(error >= 0.01, "{error}");
+}
+
+fn rules_of_iptables_mode<'a>(network: &'a Network, interface: &str) -> Lab<'a> {
+    let mut lab = Lab::new(network, "iptables");
     lab.service("web");
     let restore = |lab: &Lab<'_>, endpoints: &[&str]| {
         let file = lab.cluster.directory().join("kube-proxy.rules");
         std::fs::write(&file, chains(lab, endpoints)).unwrap();
-        network
-            .node
-            .sh(&format!("iptables-nft-restore {}", file.display()));
+        let file = file.display();
+        network.node.sh(&format!("iptables-{interface}-restore {file}"));
     };
     let one = lab.endpoints("web", &["10.0.1.5"]);
     restore(&lab, &["10.0.1.5"]);
@@ -338,7 +377,7 @@ fn rules_of_iptables_mode_are_followed_too() {
     lab.all_is_well();
     let address = &lab.services[0].1;
     network.node.sh(&format!(
-        "iptables-nft -t nat -R KUBE-SERVICES 1 -p tcp -d {address} --dport 81 -j KUBE-NODEPORTS"
+        "iptables-{interface} -t nat -R KUBE-SERVICES 1 -p tcp -d {address} --dport 81 -j KUBE-NODEPORTS"
     ));
     eventually("the lost rule is missed", || {
         lab.behind()["service"] == "default/web"
@@ -353,10 +392,13 @@ fn rules_of_iptables_mode_are_followed_too() {
     );
     restore(&lab, &["10.0.1.6"]);
     lab.all_is_well();
-    network.node.sh("iptables-nft -t nat -F PREROUTING");
+    network
+        .node
+        .sh(&format!("iptables-{interface} -t nat -F PREROUTING"));
     eventually("what all share is missed", || {
         lab.behind()["differs"]
             .as_str()
             .is_some_and(|differs| differs.contains("PREROUTING"))
     });
+    lab
 }

@@ -34,6 +34,15 @@ pub struct Browser {
     _profile: TempDir,
 }
 
+/// What a page holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Weight {
+    /// Of the document, and others that scripts hold.
+    pub nodes: u64,
+    pub listeners: u64,
+    pub heap_bytes: u64,
+}
+
 impl Browser {
     /// Starts a browser with a fresh profile and a window of this size.
     pub async fn start(width: u32, height: u32) -> Self {
@@ -162,6 +171,26 @@ impl Browser {
         let body = json!({ "cmd": "Page.captureScreenshot", "params": params });
         let answer = self.command("goog/cdp/execute", body).await;
         answer["data"].as_str().unwrap().to_owned()
+    }
+
+    /// What the page holds once what it no longer needs is gone.
+    pub async fn weight(&self) -> Weight {
+        for cmd in ["Performance.enable", "HeapProfiler.collectGarbage"] {
+            self.command("goog/cdp/execute", json!({ "cmd": cmd, "params": {} }))
+                .await;
+        }
+        let body = json!({ "cmd": "Performance.getMetrics", "params": {} });
+        let answer = self.command("goog/cdp/execute", body).await;
+        let metrics = answer["metrics"].as_array().unwrap();
+        let named = |name: &str| {
+            let metric = metrics.iter().find(|metric| metric["name"] == name);
+            metric.unwrap()["value"].as_f64().unwrap() as u64
+        };
+        Weight {
+            nodes: named("Nodes"),
+            listeners: named("JSEventListeners"),
+            heap_bytes: named("JSHeapUsedSize"),
+        }
     }
 
     /// Ends the browser in order.

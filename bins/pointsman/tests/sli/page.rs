@@ -1,13 +1,15 @@
 //! Does the page tell a person, in a real browser, what is not everywhere yet and why?
 
+use std::time::{Duration, Instant};
+
 use base64::Engine;
 use futures::StreamExt;
-use pointsman_api_client::Resource;
+use pointsman_api_client::{DeleteOptions, Resource};
 use serde_json::json;
 
 use crate::browser::Browser;
 use crate::programmer::Programmer;
-use crate::site::Site;
+use crate::site::{Site, endpoints, get};
 
 const TAB: &str = "\u{e004}";
 const SPACE: &str = " ";
@@ -92,6 +94,45 @@ async fn the_page_follows_live_and_names_the_node_that_is_late() {
     browser.close().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_proxy_is_the_headline_with_how_long_what_it_lacks_and_who_waits() {
+    let (one, two) = (Programmer::start("n1").await, Programmer::start("n2").await);
+    let site = Site::start(&[&one, &two], |_| {}).await;
+    service(&site).await;
+    let (_, first) = site.endpoint("a").await;
+    let (ready, second) = site.endpoint("b").await;
+    one.commit(ready);
+    two.commit(ready);
+    let browser = Browser::start(1300, 1200).await;
+    browser.open(&format!("http://{}/", site.address())).await;
+    browser
+        .until("document.getElementById('summary').dataset.level === 'ok'")
+        .await;
+
+    two.hang();
+    let pods = site.client.api(Resource::PODS, Some("default"));
+    pods.delete("a", &DeleteOptions::default()).await.unwrap();
+    for (pod, uid) in [("a", &first), ("b", &second)] {
+        one.commit(site.terminate(pod, uid).await);
+    }
+    let gate = format!("/gate/v1/pods/default/a?uid={first}&bound=50s");
+    let address = site.address();
+    tokio::spawn(async move { get(address, &gate).await });
+    let headline = "/^n2 silent [0-9.]+ s: 2 changes of default\\/web missing there; one pod waits/";
+    let sentence = "document.getElementById('sentence').textContent";
+    browser.until(&format!("{headline}.test({sentence})")).await;
+    let silent = format!("Number({sentence}.match(/silent ([0-9.]+) s/)[1])");
+    let before = browser.value(&silent).await.as_f64().unwrap();
+    assert!(before >= 3.0, "a programmer is silent after 3 s");
+    browser.until(&format!("{silent} > {before}")).await;
+    let level = browser
+        .value("document.getElementById('summary').dataset.level")
+        .await;
+    assert_eq!(level, "behind");
+    keep(&browser, "page-frozen").await;
+    browser.close().await;
+}
+
 /// The page of a node and of a Service, filters in the URL, and a moment of the history.
 async fn look_closer(browser: &Browser) {
     browser
@@ -158,10 +199,7 @@ async fn hollow(site: &Site, count: usize) -> String {
         source: site.config.source.clone(),
         listen: "127.0.0.1:0".parse().unwrap(),
         count,
-        pause: (
-            std::time::Duration::from_millis(1),
-            std::time::Duration::from_millis(15),
-        ),
+        pause: (Duration::from_millis(1), Duration::from_millis(15)),
     };
     tokio::spawn(pointsman_hollow::run(config, |address| {
         let _ = sender.send(address);
@@ -270,6 +308,53 @@ async fn an_hour_of_updates(browser: &Browser) {
         measured["elements"][0], measured["elements"][1],
         "nothing stays behind"
     );
+}
+
+/// `POINTSMAN_PAGE_MINUTES` says for how long; without it, long enough to see whether each update leaves something behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_page_does_not_grow_while_it_is_open() {
+    let minutes: Option<u64> = std::env::var("POINTSMAN_PAGE_MINUTES").map_or(None, |text| text.parse().ok());
+    let (warm, period) = minutes.map_or((20, 5), |_| (60, 60));
+    let until = Instant::now() + Duration::from_secs(minutes.map_or(warm + period, |minutes| minutes * 60));
+    let one = Programmer::start("n1").await;
+    let site = Site::start(&[&one], |_| {}).await;
+    services(&site, 2000).await;
+    service(&site).await;
+    let (ready, uid) = site.endpoint("a").await;
+    one.commit(ready);
+    let browser = Browser::start(1300, 1200).await;
+    browser.open(&format!("http://{}/", site.address())).await;
+    browser
+        .until("document.getElementById('summary').dataset.level === 'ok'")
+        .await;
+    // The page keeps the last changes, which have to be there before one can say whether more is kept.
+    let (mut first, mut changes, mut next) = (None, 0u32, Instant::now() + Duration::from_secs(warm));
+    loop {
+        for ready in [false, true] {
+            let endpoints = json!({ "endpoints": endpoints("a", &uid, ready) });
+            one.commit(site.patch_slice("a", endpoints).await);
+            changes += 1;
+            tokio::time::sleep(Duration::from_millis(250)).await;
+        }
+        if Instant::now() < next {
+            continue;
+        }
+        let now = browser.weight().await;
+        eprintln!("after {changes} changes: {now:?}");
+        let first = *first.get_or_insert(now);
+        // Incidents of this time add marks to the history, on a busy machine one now and then; each update would add hundreds.
+        assert!(now.nodes <= first.nodes + 500, "{first:?} {now:?}");
+        assert!(now.listeners <= first.listeners + 100, "{first:?} {now:?}");
+        assert!(
+            now.heap_bytes <= first.heap_bytes + (2 << 20),
+            "{first:?} {now:?}"
+        );
+        if Instant::now() >= until {
+            break;
+        }
+        next = Instant::now() + Duration::from_secs(period);
+    }
+    browser.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -151,7 +151,7 @@ pub async fn ask(address: SocketAddr, request: &str) -> std::io::Result<(u16, St
     Ok((head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned()))
 }
 
-fn endpoints(pod: &str, uid: &str, ready: bool) -> Value {
+pub fn endpoints(pod: &str, uid: &str, ready: bool) -> Value {
     json!([{ "addresses": ["10.0.0.5"], "nodeName": "n1",
         "conditions": { "ready": ready, "serving": true, "terminating": !ready },
         "targetRef": { "kind": "Pod", "namespace": "default", "name": pod, "uid": uid } }])

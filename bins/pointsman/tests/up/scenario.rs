@@ -77,6 +77,34 @@ fn rolling_updates_lose_nothing_when_hooks_ask_the_gate_for_their_pod_or_their_s
 }
 
 #[test]
+#[ignore = "needs PEER_KUBE_PROXY"]
+fn rolling_updates_through_kube_proxy_lose_nothing_with_the_gate_and_an_observer() {
+    require_netns!();
+    let kube_proxy = std::env::var("PEER_KUBE_PROXY").expect("PEER_KUBE_PROXY names a kube-proxy");
+    let updates = std::env::var("POINTSMAN_UPDATES").unwrap_or_else(|_| "20".into());
+    for mode in ["nftables", "iptables"] {
+        let (mode, peer) = (
+            format!("--proxy-mode={mode}"),
+            format!("--kube-proxy={kube_proxy}"),
+        );
+        let cluster = Cluster::start(&["--nodes=2", &mode, &peer]);
+        let updates = format!("--updates={updates}");
+        let load = ["rolling", &updates, "--replicas=2", "--rate=100"];
+        let on = play(&cluster, &load);
+        eprintln!("{mode}, with the gate: {on:#}");
+        assert!(on["requests"]["answered"].as_u64().unwrap() > 100, "{on:#}");
+        assert_eq!(on["requests"]["failed"], 0, "{on:#}");
+        assert_eq!(on["gates"]["outcomes"]["bound"], Value::Null, "{on:#}");
+
+        let mut without = load.to_vec();
+        without.push("--gate=off");
+        let off = play(&cluster, &without);
+        eprintln!("{mode}, without: {off:#}");
+        assert!(off["requests"]["failed"].as_u64().unwrap() > 0, "{off:#}");
+    }
+}
+
+#[test]
 fn the_scenario_sees_every_kind_of_change_in_packets_and_in_the_report() {
     require_netns!();
     let cluster = Cluster::start(&["--nodes=2"]);

@@ -9,8 +9,10 @@
     allow(clippy::disallowed_methods, reason = "tests need a first `now` to count from")
 )]
 
+pub mod alarm;
 pub mod iptables;
 pub mod nftables;
+pub mod pace;
 pub mod place;
 mod said;
 pub mod tracker;

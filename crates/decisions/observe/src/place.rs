@@ -17,6 +17,16 @@ pub enum Place<A> {
     Chain(String),
 }
 
+impl<A> Place<A> {
+    /// The destination that something is said about here.
+    pub const fn key(&self) -> Option<&Key<A>> {
+        match self {
+            Self::Element(_, key) => Some(key),
+            Self::Chain(_) => None,
+        }
+    }
+}
+
 /// The maps that packets are looked up in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Map {

@@ -8,9 +8,10 @@
 //!   read and found right. Until then the watermark stands.
 //! - A change that leads to the same rules as before leaves no trace, and counts as said.
 //! - A state that returns (ready, not ready, ready) can be read without that kube-proxy knows of it: it counts once
-//!   it has been there for [`SETTLED`] and everything older has been said.
+//!   it has been there for [`SETTLED`] and everything older has been said. So does a state that refuses
+//!   packets to what was another Service's when kube-proxy may have written last: it may be that one that refuses them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ use pointsman_dataplane::trigger::Trigger;
 use pointsman_dataplane::{Change, ServiceState, Watermark};
 use pointsman_model::{Address, ServiceName};
 
-use crate::place::{Key, Place, Statement, difference};
+use crate::place::{Content, Key, Place, Statement, difference};
 
 /// How long a state that returned has to stand: five times kube-proxy's least time between two syncs, by default.
 pub const SETTLED: Duration = Duration::from_secs(5);
@@ -123,7 +124,7 @@ impl<A: Address> Tracker<A> {
             let latest = self.services.get(name).and_then(Watched::latest);
             if latest != after.as_ref() {
                 let (before, after) = (self.said_in(latest), self.said_in(after.as_ref()));
-                self.owners.replace(name, &before, &after);
+                self.owners.replace(name, &before, &after, number);
             }
         }
         for Change { name, after, .. } in changes {
@@ -229,7 +230,11 @@ impl<A: Address> Tracker<A> {
         let differing = |state: Option<&_>| self.differing(name, &self.said_in(state), found);
         let moved = differing(watched.said.as_ref()).is_some();
         let says = |pending: &Pending<A>| differing(pending.state.as_ref()).is_none();
-        if moved && let Some(at) = watched.pending.iter().position(says) {
+        let own = !self.has_contested(&watched);
+        if moved
+            && own
+            && let Some(at) = watched.pending.iter().position(says)
+        {
             let said = watched.pending.drain(..=at).next_back();
             watched.said = said.and_then(|pending| pending.state);
         }
@@ -248,6 +253,22 @@ impl<A: Address> Tracker<A> {
         self.forget_if_gone(name);
     }
 
+    /// Whether a Service said, or has yet to say, something that another may say as well: of destinations that have changed
+    /// hands, and in words that do not tell whose they are.
+    fn has_contested(&self, watched: &Watched<A>) -> bool {
+        let is_contested = |(place, content): (&Place<A>, &Content<A>)| {
+            let nameless = matches!(content, Content::Rejects | Content::Drops);
+            nameless
+                && place
+                    .key()
+                    .is_some_and(|key| self.owners.contested.contains_key(key))
+        };
+        let pending = watched.pending.iter().map(|pending| &pending.state);
+        let mut states = pending.chain([&watched.said]);
+        !self.owners.contested.is_empty()
+            && states.any(|state| self.said_in(state.as_ref()).iter().any(is_contested))
+    }
+
     /// In what rules differ from a statement. A destination that another Service has by now is not looked at.
     fn differing(&self, name: &ServiceName, desired: &Statement<A>, found: &Statement<A>) -> Option<String> {
         let surplus = found.keys().filter(|place| !desired.contains_key(*place));
@@ -260,6 +281,11 @@ impl<A: Address> Tracker<A> {
     /// Takes in whether what all Services share is there, or what of it is missing.
     pub fn observe_ground(&mut self, now: Instant, missing: Option<String>) {
         self.ground = missing.map(|what| (self.ground.as_ref().map_or(now, |(since, _)| *since), what));
+    }
+
+    /// Whether what all Services share was missing when it was looked at last.
+    pub const fn lacks_ground(&self) -> bool {
+        self.ground.is_some()
     }
 
     /// When to ask again, should nothing happen.
@@ -293,6 +319,7 @@ impl<A: Address> Tracker<A> {
         let until = self.unsaid.first().map(|(step, _)| *step);
         let count = until.map_or(self.steps.len(), |until| (until - self.first) as usize);
         self.first += count as u64;
+        self.owners.settle(self.first);
         self.steps.drain(..count).collect()
     }
 
@@ -368,6 +395,10 @@ impl<A> Watched<A> {
 struct Owners<A> {
     keys: HashMap<Key<A>, ServiceName>,
     chains: HashMap<Box<str>, ServiceName>,
+    /// Destinations that a Service gave up, and the step in which it did so last, until that is said.
+    contested: HashMap<Key<A>, u64>,
+    /// The same in the order of the steps.
+    given_up: VecDeque<(u64, Key<A>)>,
 }
 
 impl<A> Default for Owners<A> {
@@ -375,23 +406,51 @@ impl<A> Default for Owners<A> {
         Self {
             keys: HashMap::new(),
             chains: HashMap::new(),
+            contested: HashMap::new(),
+            given_up: VecDeque::new(),
         }
     }
 }
 
 impl<A: Address> Owners<A> {
-    fn replace(&mut self, name: &ServiceName, before: &Statement<A>, after: &Statement<A>) {
+    fn replace(&mut self, name: &ServiceName, before: &Statement<A>, after: &Statement<A>, step: u64) {
+        let kept: HashSet<&Key<A>> = after.keys().filter_map(Place::key).collect();
         for place in before.keys() {
             match place {
-                Place::Element(_, key) if self.keys.get(key) == Some(name) => drop(self.keys.remove(key)),
+                Place::Element(_, key) if self.keys.get(key) == Some(name) => {
+                    if !kept.contains(key) {
+                        self.give_up(*key, step);
+                    }
+                    self.keys.remove(key);
+                }
                 Place::Element(..) => {}
                 Place::Chain(chain) => drop(self.chains.remove(&**chain)),
             }
         }
         for place in after.keys() {
             match place {
-                Place::Element(_, key) => drop(self.keys.insert(*key, name.clone())),
+                Place::Element(_, key) => {
+                    let before = self.keys.insert(*key, name.clone());
+                    if before.is_some_and(|before| before != *name) {
+                        self.give_up(*key, step);
+                    }
+                }
                 Place::Chain(chain) => drop(self.chains.insert(chain.as_str().into(), name.clone())),
+            }
+        }
+    }
+
+    fn give_up(&mut self, key: Key<A>, step: u64) {
+        if self.contested.insert(key, step) != Some(step) {
+            self.given_up.push_back((step, key));
+        }
+    }
+
+    /// Forgets what was given up before the first step that is not said.
+    fn settle(&mut self, first: u64) {
+        while let Some((step, key)) = self.given_up.pop_front_if(|(step, _)| *step < first) {
+            if self.contested.get(&key) == Some(&step) {
+                self.contested.remove(&key);
             }
         }
     }

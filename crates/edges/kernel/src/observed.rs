@@ -4,9 +4,11 @@
 //! written here.
 
 mod iptables;
+mod older;
 
 use std::collections::BTreeSet;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use pointsman_dataplane::ProgramError;
 use pointsman_model::{Address, Backend, IpFamily, Port, Protocol, ServiceName};
@@ -20,9 +22,9 @@ use pointsman_observe::{Chain, Content, Key, Map, Place, Statement};
 
 use crate::commits::{NF_TABLES, unreadable};
 use crate::mode::Mode;
-use crate::variant::Variant;
 
 pub use iptables::KubeProxyChains;
+pub use older::{Polled, PolledChains};
 
 /// How often reading begins again because somebody committed meanwhile.
 const ATTEMPTS: u32 = 20;
@@ -251,11 +253,6 @@ impl KubeProxyTable {
     }
 }
 
-/// Whether the older interface of iptables has tables; of what is written there nobody is told.
-pub fn has_older_tables(family: IpFamily) -> bool {
-    Variant::in_use(family).contains(&Variant::Legacy)
-}
-
 /// Follows the commits of the calling thread's network namespace.
 #[derive(Debug)]
 pub struct Commits {
@@ -268,9 +265,9 @@ impl Commits {
         Ok(Self { notices })
     }
 
-    /// Waits for a commit and says what it touched in the tables of the mode and family; nothing if it was in others.
-    pub fn next<A: Address>(&mut self, mode: Mode, mut each: impl FnMut(Seen<A>)) {
-        let outcome = self.notices.next(|notice| {
+    /// Says what commits touched in the tables of the mode and family since this was asked last, without waiting.
+    pub fn read<A: Address>(&mut self, mode: Mode, mut each: impl FnMut(Seen<A>)) {
+        let outcome = self.notices.read(|notice| {
             let table = notice.table.as_str();
             match mode {
                 _ if notice.family != family::<A>() => {}
@@ -287,6 +284,13 @@ impl Commits {
                 each(Seen::Anything);
             }
         }
+    }
+}
+
+/// Readable once somebody has committed.
+impl AsFd for Commits {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.notices.as_fd()
     }
 }
 

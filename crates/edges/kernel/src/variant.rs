@@ -94,16 +94,21 @@ impl Variant {
     /// The kernel interfaces that may hold rules of a family: nf_tables always, the older one only if it has
     /// tables, because merely asking would create them.
     pub fn in_use(family: IpFamily) -> Vec<Self> {
+        let mut variants = vec![Self::Nft];
+        if !Self::older_tables(family).is_empty() {
+            variants.push(Self::Legacy);
+        }
+        variants
+    }
+
+    /// The tables that the older interface has of a family.
+    pub(crate) fn older_tables(family: IpFamily) -> Vec<String> {
         let tables = match family {
             IpFamily::V4 => "/proc/thread-self/net/ip_tables_names",
             IpFamily::V6 => "/proc/thread-self/net/ip6_tables_names",
         };
-        let legacy = std::fs::read_to_string(tables).is_ok_and(|names| !names.trim().is_empty());
-        let mut variants = vec![Self::Nft];
-        if legacy {
-            variants.push(Self::Legacy);
-        }
-        variants
+        let names = std::fs::read_to_string(tables).unwrap_or_default();
+        names.lines().map(str::to_owned).collect()
     }
 
     /// How many rules a transaction of a full sync should write.

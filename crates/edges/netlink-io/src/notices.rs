@@ -2,6 +2,8 @@
 //!
 //! The kernel does, to everybody who joined the group, once the commit is in force.
 
+use std::os::fd::{AsFd, BorrowedFd};
+
 use pointsman_netlink::netlink::Messages;
 use pointsman_netlink::nft::Notice;
 
@@ -24,11 +26,11 @@ impl Notices {
         Ok(Self { socket })
     }
 
-    /// Waits for notices and hands over all that have come. After [`SocketError::Overrun`] some are missing, and so are
-    /// those of messages that cannot be read; they are counted.
-    pub fn next(&mut self, mut each: impl FnMut(Notice)) -> Result<usize, SocketError> {
+    /// Hands over all that have come, without waiting. After [`SocketError::Overrun`] some are missing, and so are those of
+    /// messages that cannot be read; they are counted.
+    pub fn read(&mut self, mut each: impl FnMut(Notice)) -> Result<usize, SocketError> {
         let mut unreadable = 0;
-        let mut take = |datagram: &[u8]| {
+        while let Received::Datagram(datagram) = self.socket.receive()? {
             for message in Messages::new(datagram) {
                 match message.and_then(|message| Notice::decode(&message)) {
                     Ok(Some(notice)) => each(notice),
@@ -36,13 +38,14 @@ impl Notices {
                     Err(_) => unreadable += 1,
                 }
             }
-        };
-        if let Received::Datagram(datagram) = self.socket.wait()? {
-            take(datagram);
-        }
-        while let Received::Datagram(datagram) = self.socket.receive()? {
-            take(datagram);
         }
         Ok(unreadable)
+    }
+}
+
+/// Readable once notices have come.
+impl AsFd for Notices {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }

@@ -173,16 +173,7 @@ impl Socket {
     ///
     /// Requests are handled while they are sent, so their replies are waiting when `send` returns.
     pub fn receive(&mut self) -> Result<Received<'_>, SocketError> {
-        self.receive_by(RecvFlags::DONTWAIT)
-    }
-
-    /// Waits for a datagram.
-    pub(crate) fn wait(&mut self) -> Result<Received<'_>, SocketError> {
-        self.receive_by(RecvFlags::empty())
-    }
-
-    fn receive_by(&mut self, flags: RecvFlags) -> Result<Received<'_>, SocketError> {
-        let flags = flags | RecvFlags::TRUNC;
+        let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
         let length = loop {
             match recv(&self.fd, self.buffer.as_mut_slice(), flags) {
                 Ok((_, length)) => break length,
@@ -288,6 +279,12 @@ impl Socket {
         } else {
             let _ = sockopt::set_socket_send_buffer_size(&self.fd, wanted);
         }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

@@ -97,7 +97,11 @@ impl Config {
     /// When to sync.
     pub fn intervals(&self) -> Intervals {
         Intervals {
-            least: self.min_sync_period,
+            // Who only looks has to know what is to come before it is written; the period in the file is the writer's.
+            least: match self.observe {
+                true => Duration::ZERO,
+                false => self.min_sync_period,
+            },
             longest_retry: self.sync_period,
             ..Intervals::default()
         }
@@ -197,6 +201,20 @@ pub(crate) mod tests {
         let six = config().settings::<Ipv6Addr>(&node);
         assert_eq!(six.node_ip, Some("fd00::2".parse().unwrap()));
         assert_eq!(six.local, LocalDetector::from_ranges(["fd00:1::/64"]));
+    }
+
+    #[test]
+    fn an_observer_does_not_wait_as_long_as_kube_proxy_does() {
+        let waiting = Config {
+            min_sync_period: Duration::from_secs(1),
+            ..config()
+        };
+        assert_eq!(waiting.intervals().least, Duration::from_secs(1));
+        let observing = Config {
+            observe: true,
+            ..waiting
+        };
+        assert_eq!(observing.intervals().least, Duration::ZERO);
     }
 
     #[test]

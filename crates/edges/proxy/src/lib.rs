@@ -11,6 +11,7 @@
 //! being written go together in the next. Decisions are those of `pointsman-dataplane`; here are the clocks,
 //! sockets and threads.
 
+mod behind;
 pub mod config;
 pub mod explain;
 pub mod health;
@@ -21,9 +22,11 @@ mod run;
 mod flows;
 mod http;
 mod localhost;
+mod observed;
 mod observer;
 mod others;
 mod owner;
+mod publisher;
 mod read;
 mod resets;
 mod serve;

@@ -16,6 +16,7 @@ use pointsman_telemetry::{
 };
 
 use crate::localhost::{self, LocalhostMetrics};
+use crate::observed::{self, ObservedMetrics};
 use crate::resets::{self, ResetMetrics};
 
 const FAMILY: &[&str] = &["ip_family"];
@@ -79,8 +80,7 @@ pub struct FamilyMetrics {
     pub localhost: LocalhostMetrics,
     /// Of ending connections to nodes that are gone.
     pub resets: ResetMetrics,
-    /// Services whose rules, which another program writes, have differed for long.
-    pub behind: Gauge,
+    pub observed: ObservedMetrics,
 }
 
 impl Metrics {
@@ -235,7 +235,7 @@ struct Defined {
     flows_duration: Family<Histogram>,
     localhost: Option<localhost::Defined>,
     resets: resets::Defined,
-    behind: Family<Gauge>,
+    observed: observed::Defined,
 }
 
 /// When and how long.
@@ -307,14 +307,7 @@ impl Defined {
             ),
             localhost: (!iptables).then(|| localhost::Defined::new(registry)),
             resets: resets::Defined::new(registry),
-            behind: registry.gauges(
-                Definition::new(
-                    "pointsman_proxy_observed_behind_services",
-                    "Services whose rules, which kube-proxy writes and we only observe, have differed for 5 s or more from \
-                     what they must say.",
-                )
-                .labels(FAMILY),
-            ),
+            observed: observed::Defined::new(registry),
             flows_duration: duration(
                 registry,
                 "kubeproxy_conntrack_reconciler_sync_duration_seconds",
@@ -364,7 +357,7 @@ impl Defined {
             flows_deleted: self.flows_deleted.with(&series),
             flows_duration: self.flows_duration.with(&series),
             resets: self.resets.of(family),
-            behind: self.behind.with(&series),
+            observed: self.observed.of(family),
             localhost: self
                 .localhost
                 .as_ref()

@@ -6,18 +6,22 @@
 //!   └── how far it is ◄─┘ └── rules of the Services in question, read by name
 //! ```
 //!
-//! One thread waits for commits, another decides and reads. Nothing is written.
+//! One thread waits for steps and commits, reads and decides: each thread more that a commit passes through makes it known
+//! later on a node that is busy. Nothing is written.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use pointsman_dataplane::{Change, ProgramError, Watermark};
 use pointsman_kernel::Mode;
 use pointsman_kernel::interfaces::has_family;
-use pointsman_kernel::observed::{Commits, KubeProxyChains, KubeProxyTable, Seen, has_older_tables};
-use pointsman_model::{Address, ServiceName};
+use pointsman_kernel::observed::{Commits, KubeProxyChains, KubeProxyTable, PolledChains, Seen};
+use pointsman_model::Address;
+use pointsman_observe::pace::Poll;
 use pointsman_observe::{Behind, Key, Place, Statement, Step, Tracker, iptables, nftables};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::worker::Chain;
 
@@ -35,102 +39,52 @@ pub(crate) struct Observed {
     pub steps: Vec<Step>,
     /// Whose rules have differed for too long.
     pub behind: Option<Behind>,
+    /// How much later than they were written rules may be known, because nobody announces them.
+    pub error: Duration,
     pub at: Instant,
 }
 
-/// The way to the threads; they end with the process.
+/// The way to the thread; it ends with the process.
 #[derive(Debug)]
 pub(crate) struct Observer<A> {
-    inputs: mpsc::Sender<Input<A>>,
+    inputs: mpsc::Sender<Follow<A>>,
+    bell: Bell,
     /// How far the rules are.
     pub said: Watermark,
     /// Whose rules have differed for too long.
     pub behind: Option<Behind>,
 }
 
-#[derive(Debug)]
-enum Input<A> {
-    /// What rules must say from now on.
-    Follow(Vec<Change<A>>, Step),
-    /// Somebody committed; what was touched lies in [`Touched`].
-    Commit,
-}
-
-/// What commits touched since it was last looked at. It grows with the number of Services at most.
-#[derive(Debug)]
-struct Touched<A> {
-    services: BTreeSet<ServiceName>,
-    chains: BTreeSet<String>,
-    keys: BTreeSet<Key<A>>,
-    ground: bool,
-    anything: bool,
-}
-
-impl<A> Default for Touched<A> {
-    fn default() -> Self {
-        Self {
-            services: BTreeSet::new(),
-            chains: BTreeSet::new(),
-            keys: BTreeSet::new(),
-            ground: false,
-            anything: false,
-        }
-    }
-}
-
-impl<A: Address> Touched<A> {
-    fn add(&mut self, seen: Seen<A>) {
-        match seen {
-            Seen::Service(name) => drop(self.services.insert(name)),
-            Seen::Chain(name) => drop(self.chains.insert(name)),
-            Seen::Key(key) => drop(self.keys.insert(key)),
-            Seen::Ground => self.ground = true,
-            Seen::Anything => self.anything = true,
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.services.is_empty()
-            && self.chains.is_empty()
-            && self.keys.is_empty()
-            && !self.ground
-            && !self.anything
-    }
-}
+/// What rules must say from now on.
+type Follow<A> = (Vec<Change<A>>, Step);
 
 impl<A: Address> Observer<A> {
-    /// Starts the threads; `report` gets what they find out.
+    /// Starts the thread; `report` gets what it finds out.
     pub fn start(mode: Mode, report: impl Fn(Observed) + Send + 'static) -> std::io::Result<Self> {
         let (inputs, received) = mpsc::channel();
+        let bell = Bell::new()?;
+        let thread = std::thread::Builder::new().name(format!("observe-{}", A::FAMILY));
         if has_family(A::FAMILY) {
-            let touched = Arc::default();
-            let commits = Commits::follow().map_err(std::io::Error::other)?;
-            let rules = Rules::open(mode).map_err(std::io::Error::other)?;
             let mut reader = Reader {
                 tracker: Tracker::new(match mode {
                     Mode::Iptables => iptables::statement,
                     Mode::Nftables => nftables::statement,
                 }),
-                rules,
-                touched: Arc::clone(&touched),
+                mode,
+                commits: Commits::follow().map_err(std::io::Error::other)?,
+                rules: Rules::open(mode).map_err(std::io::Error::other)?,
+                bell: bell.clone(),
                 ground: true,
                 retry: None,
                 behind: None,
             };
-            let sender = inputs.clone();
-            spawn(format!("commits-{}", A::FAMILY), move || {
-                follow(mode, commits, &touched, &sender)
-            })?;
-            spawn(format!("observe-{}", A::FAMILY), move || {
-                reader.run(&received, report)
-            })?;
+            thread.spawn(move || reader.run(&received, report))?;
         } else {
-            spawn(format!("observe-{}", A::FAMILY), move || {
-                nothing_to_say(&received, report)
-            })?;
+            thread.spawn(move || nothing_to_say(&received, report))?;
         }
         Ok(Self {
             inputs,
+            bell,
             said: Watermark::default(),
             behind: None,
         })
@@ -138,94 +92,139 @@ impl<A: Address> Observer<A> {
 
     /// Rules have to say this from now on.
     pub fn follow(&self, changes: Vec<Change<A>>, step: Step) {
-        if self.inputs.send(Input::Follow(changes, step)).is_err() {
+        if self.inputs.send((changes, step)).is_err() {
             tracing::error!(family = %A::FAMILY, "the thread that observes rules is gone");
         }
+        self.bell.ring();
     }
 }
 
-fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    std::thread::Builder::new().name(name).spawn(run).map(drop)
-}
+/// Wakes a thread that waits for the kernel at the same time.
+#[derive(Clone, Debug)]
+struct Bell(Arc<OwnedFd>);
 
-/// Notes what commits touch, until nobody wants to know.
-fn follow<A: Address>(
-    mode: Mode,
-    mut commits: Commits,
-    touched: &Mutex<Touched<A>>,
-    inputs: &mpsc::Sender<Input<A>>,
-) {
-    loop {
-        let mut seen = Touched::default();
-        commits.next(mode, |part| seen.add(part));
-        if seen.is_empty() {
-            continue;
-        }
-        let mut touched = touched.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited_for = touched.is_empty();
-        touched.services.append(&mut seen.services);
-        touched.chains.append(&mut seen.chains);
-        touched.keys.append(&mut seen.keys);
-        touched.ground |= seen.ground;
-        touched.anything |= seen.anything;
-        drop(touched);
-        if waited_for && inputs.send(Input::Commit).is_err() {
-            return;
-        }
+impl Bell {
+    fn new() -> std::io::Result<Self> {
+        let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(Self(Arc::new(fd)))
+    }
+
+    /// A bell that nobody has heard yet rings on.
+    fn ring(&self) {
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    fn silence(&self) {
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }
 
 /// A family that the machine does not speak has no rules, and everything is said at once.
-fn nothing_to_say<A: Address>(inputs: &mpsc::Receiver<Input<A>>, report: impl Fn(Observed)) {
-    while let Ok(input) = inputs.recv() {
-        if let Input::Follow(_, step) = input {
-            report(Observed {
-                steps: vec![step],
-                behind: None,
-                at: Instant::now(),
-            });
-        }
+fn nothing_to_say<A: Address>(inputs: &mpsc::Receiver<Follow<A>>, report: impl Fn(Observed)) {
+    while let Ok((_, step)) = inputs.recv() {
+        report(Observed {
+            steps: vec![step],
+            behind: None,
+            error: Duration::ZERO,
+            at: Instant::now(),
+        });
     }
 }
 
 /// kube-proxy's rules in the mode that it writes them.
 enum Rules<A> {
     Table(KubeProxyTable),
-    Chains(KubeProxyChains<A>),
+    Chains {
+        announced: KubeProxyChains<A>,
+        polled: PolledChains<A>,
+        /// Where they are written by the older interface: what reading them took last.
+        poll: Option<Poll>,
+    },
+}
+
+/// What all Services share.
+struct Ground<A> {
+    /// What of it is missing.
+    missing: Option<String>,
+    /// Destinations and chains whose rules changed, where commits do not name them.
+    keys: BTreeSet<Key<A>>,
+    chains: BTreeSet<String>,
+    /// Rules are read by the other interface than before.
+    switched: bool,
 }
 
 impl<A: Address> Rules<A> {
     fn open(mode: Mode) -> Result<Self, ProgramError> {
         Ok(match mode {
             Mode::Nftables => Self::Table(KubeProxyTable::open()?),
-            Mode::Iptables => {
-                if has_older_tables(A::FAMILY) {
-                    tracing::warn!(family = %A::FAMILY, "rules of the older iptables interface are here, too, and cannot be followed");
-                }
-                Self::Chains(KubeProxyChains::open()?)
-            }
+            Mode::Iptables => Self::Chains {
+                announced: KubeProxyChains::open()?,
+                polled: PolledChains::open()?,
+                poll: None,
+            },
         })
     }
 
     fn read(&mut self, places: &BTreeSet<Place<A>>) -> Result<Statement<A>, ProgramError> {
         match self {
             Self::Table(table) => table.read(places),
-            Self::Chains(chains) => chains.read(places),
+            Self::Chains {
+                polled,
+                poll: Some(_),
+                ..
+            } => Ok(polled.read(places)),
+            Self::Chains { announced, .. } => announced.read(places),
         }
     }
 
-    fn missing(&mut self) -> Result<Option<String>, ProgramError> {
-        match self {
-            Self::Table(table) => table.missing::<A>(),
-            Self::Chains(chains) => chains.missing(),
+    fn ground(&mut self) -> Result<Ground<A>, ProgramError> {
+        let (announced, polled, poll) = match self {
+            Self::Table(table) => {
+                return Ok(Ground {
+                    missing: table.missing::<A>()?,
+                    keys: BTreeSet::new(),
+                    chains: BTreeSet::new(),
+                    switched: false,
+                });
+            }
+            Self::Chains {
+                announced,
+                polled,
+                poll,
+            } => (announced, polled, poll),
+        };
+        let before = poll.take();
+        let missing = announced.missing()?;
+        if missing.is_some() {
+            let began = Instant::now();
+            if let Some(found) = polled.poll()? {
+                let ended = Instant::now();
+                let took = ended - began;
+                if before.is_none() {
+                    tracing::info!(family = %A::FAMILY, took_seconds = took.as_secs_f64(), "rules of the older iptables interface are polled");
+                }
+                *poll = Some(Poll { ended, took });
+                return Ok(Ground {
+                    missing: found.missing,
+                    keys: found.keys,
+                    chains: found.chains,
+                    switched: before.is_none(),
+                });
+            }
         }
+        Ok(Ground {
+            missing,
+            keys: announced.changed()?,
+            chains: BTreeSet::new(),
+            switched: before.is_some(),
+        })
     }
 
-    /// Destinations whose rules changed, where commits do not name them.
-    fn changed(&mut self) -> Result<BTreeSet<Key<A>>, ProgramError> {
+    /// What reading all took last, where nobody announces what is written.
+    const fn poll(&self) -> Option<&Poll> {
         match self {
-            Self::Table(_) => Ok(BTreeSet::new()),
-            Self::Chains(chains) => chains.changed(),
+            Self::Chains { poll, .. } => poll.as_ref(),
+            Self::Table(_) => None,
         }
     }
 }
@@ -233,8 +232,10 @@ impl<A: Address> Rules<A> {
 /// Decides and reads.
 struct Reader<A> {
     tracker: Tracker<A>,
+    mode: Mode,
+    commits: Commits,
     rules: Rules<A>,
-    touched: Arc<Mutex<Touched<A>>>,
+    bell: Bell,
     /// What all Services share has to be read.
     ground: bool,
     /// The kernel did not answer; not before then again.
@@ -244,16 +245,19 @@ struct Reader<A> {
 }
 
 impl<A: Address> Reader<A> {
-    fn run(&mut self, inputs: &mpsc::Receiver<Input<A>>, report: impl Fn(Observed)) {
+    fn run(&mut self, inputs: &mpsc::Receiver<Follow<A>>, report: impl Fn(Observed)) {
         loop {
-            match self.receive(inputs) {
-                Ok(input) => self.take(input),
-                Err(mpsc::RecvTimeoutError::Timeout) => {}
-                Err(mpsc::RecvTimeoutError::Disconnected) => return,
+            self.wait();
+            // What comes after this rings again.
+            self.bell.silence();
+            loop {
+                match inputs.try_recv() {
+                    Ok((changes, step)) => self.tracker.fold(Instant::now(), changes, step),
+                    Err(mpsc::TryRecvError::Empty) => break,
+                    Err(mpsc::TryRecvError::Disconnected) => return,
+                }
             }
-            while let Ok(input) = inputs.try_recv() {
-                self.take(input);
-            }
+            self.take_commits();
             if self.retry.is_none_or(|at| at <= Instant::now()) {
                 let read = self.read();
                 self.retry = read.is_err().then(|| Instant::now() + RETRY);
@@ -265,50 +269,75 @@ impl<A: Address> Reader<A> {
         }
     }
 
-    fn receive(&self, inputs: &mpsc::Receiver<Input<A>>) -> Result<Input<A>, mpsc::RecvTimeoutError> {
+    /// Waits until there is something to do.
+    fn wait(&self) {
         let now = Instant::now();
         let wake = match self.retry {
             Some(at) => Some(at),
             None if self.ground || self.tracker.question().is_some() => Some(now),
-            None => self.tracker.wake(),
+            None => self.tracker.wake().into_iter().chain(self.next_poll()).min(),
         };
         // Somebody may be behind, which nothing would say.
         let watch = self.tracker.behind().map(|_| now + RETRY);
-        match wake.into_iter().chain(watch).min() {
-            Some(at) => inputs.recv_timeout(at.saturating_duration_since(now)),
-            None => inputs.recv().map_err(|_| mpsc::RecvTimeoutError::Disconnected),
-        }
+        let wake = wake.into_iter().chain(watch).min();
+        let timeout = wake.and_then(|at| Timespec::try_from(at.saturating_duration_since(now)).ok());
+        let mut sources = [
+            PollFd::from_borrowed_fd(self.commits.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.bell.0.as_fd(), PollFlags::IN),
+        ];
+        // A signal is as good a reason to look as any.
+        let _ = poll(&mut sources, timeout.as_ref());
     }
 
-    fn take(&mut self, input: Input<A>) {
-        match input {
-            Input::Follow(changes, step) => self.tracker.fold(Instant::now(), changes, step),
-            Input::Commit => {
-                let mut touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
-                let touched = std::mem::take(&mut *touched);
-                self.ground |= touched.ground || touched.anything;
-                touched
-                    .chains
-                    .iter()
-                    .for_each(|name| self.tracker.doubt_chain(name));
-                touched.services.iter().for_each(|name| self.tracker.doubt(name));
-                touched.keys.iter().for_each(|key| self.tracker.doubt_key(key));
-                self.tracker.doubt_unsaid();
-                if touched.anything {
-                    self.tracker.doubt_all();
+    /// When to read rules that nobody announces.
+    fn next_poll(&self) -> Option<Instant> {
+        let waiting = self.tracker.behind().is_some();
+        self.rules.poll().map(|poll| poll.next(waiting))
+    }
+
+    /// Notes what others have committed.
+    fn take_commits(&mut self) {
+        let (tracker, ground) = (&mut self.tracker, &mut self.ground);
+        let mut touched = false;
+        self.commits.read(self.mode, |seen| {
+            touched = true;
+            match seen {
+                Seen::Service(name) => tracker.doubt(&name),
+                Seen::Chain(name) => tracker.doubt_chain(&name),
+                Seen::Key(key) => tracker.doubt_key(&key),
+                Seen::Ground => *ground = true,
+                Seen::Anything => {
+                    *ground = true;
+                    tracker.doubt_all();
                 }
             }
+        });
+        if touched {
+            tracker.doubt_unsaid();
+        }
+        let now = Instant::now();
+        // Where kube-proxy has no rules yet, they may come by either interface.
+        let looked_for = self.mode == Mode::Iptables && self.tracker.lacks_ground();
+        if self.next_poll().map_or(looked_for, |at| at <= now) {
+            self.ground = true;
         }
     }
 
     fn read(&mut self) -> Result<(), ProgramError> {
         if self.ground {
-            let missing = self.rules.missing()?;
-            self.rules
-                .changed()?
+            let ground = self.rules.ground()?;
+            ground.keys.iter().for_each(|key| self.tracker.doubt_key(key));
+            ground
+                .chains
                 .iter()
-                .for_each(|key| self.tracker.doubt_key(key));
-            self.tracker.observe_ground(Instant::now(), missing);
+                .for_each(|name| self.tracker.doubt_chain(name));
+            if ground.switched {
+                self.tracker.doubt_all();
+            }
+            if self.rules.poll().is_some() {
+                self.tracker.doubt_unsaid();
+            }
+            self.tracker.observe_ground(Instant::now(), ground.missing);
             self.ground = false;
         }
         for _ in 0..READ_AT_ONCE {
@@ -336,6 +365,7 @@ impl<A: Address> Reader<A> {
         report(Observed {
             steps,
             behind,
+            error: self.rules.poll().map_or(Duration::ZERO, Poll::error),
             at: now,
         });
     }

@@ -119,14 +119,7 @@ impl Others {
                 );
                 tracing::warn!(mode, "{message}");
                 self.events.record(News {
-                    subject: Subject {
-                        api_version: "v1".into(),
-                        kind: "Node".into(),
-                        namespace: String::new(),
-                        name: self.node.clone(),
-                        // As kubelets write it, by which `kubectl describe node` finds it.
-                        uid: self.node.clone(),
-                    },
+                    subject: node_subject(&self.node),
                     severity: Severity::Warning,
                     reason: "SecondServiceProxy".into(),
                     message,
@@ -138,6 +131,18 @@ impl Others {
                 "kube-proxy no longer writes rules on this node, and has left some: a restart of this proxy removes them"
             ),
         }
+    }
+}
+
+/// The Node that an event is about.
+pub(crate) fn node_subject(name: &str) -> Subject {
+    Subject {
+        api_version: "v1".into(),
+        kind: "Node".into(),
+        namespace: String::new(),
+        name: name.to_owned(),
+        // As kubelets write it, by which `kubectl describe node` finds it.
+        uid: name.to_owned(),
     }
 }
 

@@ -19,10 +19,12 @@ use pointsman_peers::GoneNodes;
 use pointsman_watermarks::Watermarks;
 use tokio::sync::{mpsc, watch};
 
+use crate::behind::BehindEvents;
 use crate::config::{Config, NodeState};
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::others::Others;
+use crate::publisher::Publisher;
 use crate::service_health::ServiceServers;
 use crate::side::Side;
 use crate::worker::Report;
@@ -66,9 +68,9 @@ pub(crate) struct Owner {
     service_ranges: ServiceRanges,
     metrics: Metrics,
     health: watch::Sender<Health>,
-    watermarks: Watermarks,
-    published: Watermark,
+    publisher: Publisher,
     others: Others,
+    behind: BehindEvents,
     /// Nodes to whose pods connections are ended.
     gone: GoneNodes,
     /// The API server's versions went back: its store was restored from a backup.
@@ -103,15 +105,20 @@ impl Owner {
             second_writer: None,
             behind: [None, None],
         });
+        let behind = BehindEvents::new(config.node.clone(), events.clone());
         let others = Others::new(&config, metrics.second_writers.clone(), events, reports.clone());
         let commits = Commits::default();
         let other = reports.clone();
         let [four, six] = metrics.families.clone();
+        let publisher = Publisher::new(watermarks, metrics.clone());
+        let (said4, said6) = (publisher.clone(), publisher.clone());
         // A report to an owner that is gone has nobody to interest.
         let v4 = Side::start(&config, &node, commits.clone(), four, move |report| {
+            report.said().into_iter().for_each(|said| said4.said(0, said));
             let _ = reports.send(FamilyReport::V4(report));
         })?;
         let v6 = Side::start(&config, &node, commits, six, move |report| {
+            report.said().into_iter().for_each(|said| said6.said(1, said));
             let _ = other.send(FamilyReport::V6(report));
         })?;
         Ok(Self {
@@ -127,9 +134,9 @@ impl Owner {
             config,
             metrics,
             health,
-            watermarks,
-            published: Watermark::default(),
+            publisher,
             others,
+            behind,
             gone: GoneNodes::new(),
             history_lost: false,
         })
@@ -200,7 +207,8 @@ impl Owner {
                 self.publish();
             }
         }
-        self.watermarks
+        self.behind.observe(now, [self.v4.behind(), self.v6.behind()]);
+        self.publisher
             .advance(self.v4.progress().lower(self.v6.progress()));
         self.health.send_replace(Health {
             families: [self.v4.health(), self.v6.health()],
@@ -235,18 +243,15 @@ impl Owner {
 
     /// Publishes how far both families are, and what load balancers may know of it.
     fn publish(&mut self) {
-        // Whoever writes the rules answers load balancers too.
-        if !self.config.observe {
-            let ((v4, ports4), (v6, ports6)) = (self.v4.health_checks(), self.v6.health_checks());
-            self.servers.listen_on(ports4, ports6);
-            self.servers.reconcile([v4, v6]);
+        // Whoever writes the rules answers load balancers too, and whoever observes them has published already.
+        if self.config.observe {
+            return;
         }
-        let progress = self.v4.progress().lower(self.v6.progress());
-        if progress.committed != self.published {
-            self.published = progress.committed;
-            self.metrics.watermark(progress.committed);
-            self.watermarks.publish(progress, Timestamp::now());
-        }
+        let ((v4, ports4), (v6, ports6)) = (self.v4.health_checks(), self.v6.health_checks());
+        self.servers.listen_on(ports4, ports6);
+        self.servers.reconcile([v4, v6]);
+        self.publisher
+            .publish(self.v4.progress().lower(self.v6.progress()));
     }
 
     fn look(&mut self, now: Instant) {

@@ -97,7 +97,11 @@ pub async fn run(
     }
     let watermarks = Watermarks::new(&config.node, jiff::Timestamp::now());
     let (sender, reports) = mpsc::unbounded_channel();
-    let (events, writing_events) = Recorder::new(client.clone(), "pointsman-proxy");
+    let component = match config.observe {
+        true => "pointsman-observer",
+        false => "pointsman-proxy",
+    };
+    let (events, writing_events) = Recorder::new(client.clone(), component);
     let owner = Owner::start(
         config.clone(),
         measured.clone(),

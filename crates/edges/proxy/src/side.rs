@@ -195,19 +195,19 @@ impl<A: Address> Side<A> {
 
     /// Begins a sync if it is time. Returns when to ask again, and whether something was committed.
     pub fn step(&mut self, now: Instant) -> Step {
-        let mut committed = false;
+        let (mut committed, mut began) = (false, false);
         while let Some(batch) = self.sync.begin(now) {
-            if !batch.is_empty() {
+            began |= !batch.is_empty();
+            if !batch.is_empty() && self.observer.is_none() {
                 self.worker.send(Job::Sync(Box::new(batch)));
                 return Step {
                     wake: None,
                     committed,
-                    began: true,
+                    began,
                 };
             }
-            // Nothing to write: only times and the watermark are due.
-            self.finish(batch, Ok(Written::default()), now);
-            committed = true;
+            // Nothing to write, or not for us: only times and the watermark are due.
+            committed |= self.finish(batch, Ok(Written::default()), now);
         }
         let wake = match self.sync.next(now) {
             Next::Wait(at) => Some(at),
@@ -216,7 +216,7 @@ impl<A: Address> Side<A> {
         Step {
             wake,
             committed,
-            began: false,
+            began,
         }
     }
 
@@ -302,13 +302,14 @@ impl<A: Address> Side<A> {
         let Some(observer) = &mut self.observer else {
             return false;
         };
+        self.metrics.observed.error.set(observed.error.as_secs_f64());
         if observer.behind != observed.behind {
             log_behind(A::FAMILY.as_str(), observed.behind.as_ref());
             let services = observed
                 .behind
                 .as_ref()
                 .map_or(0, |behind| behind.services.max(1));
-            self.metrics.behind.set(services as f64);
+            self.metrics.observed.behind.set(services as f64);
             observer.behind = observed.behind;
         }
         let Some(newest) = observed.steps.last() else {
@@ -386,7 +387,7 @@ pub(crate) struct Step {
     pub wake: Option<Instant>,
     /// A watermark may have moved.
     pub committed: bool,
-    /// A batch went to the thread.
+    /// Changes went to the thread that writes, or that follows who writes.
     pub began: bool,
 }
 

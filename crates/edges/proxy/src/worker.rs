@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use pointsman_dataplane::{
     Batch, Compared, Comparison, Differences, Effort, Look, ProgramError, Programmer, Scope, Settings,
-    States, Written,
+    States, Watermark, Written,
 };
 use pointsman_model::Address;
 
@@ -50,6 +50,16 @@ pub(crate) enum Report<A> {
         found: Option<Differences>,
         took: Duration,
     },
+}
+
+impl<A> Report<A> {
+    /// Everything up to here is said by another program's rules now.
+    pub fn said(&self) -> Option<Watermark> {
+        match self {
+            Self::Observed(observed) => Some(observed.steps.last()?.watermark),
+            _ => None,
+        }
+    }
 }
 
 /// How a programmer is made, on the thread that will use it.

@@ -25,6 +25,8 @@ use std::time::{Duration, Instant, SystemTime};
 pub const PROXY_HEALTH_PORT: u16 = 10256;
 /// Where a proxy serves metrics and watermarks, on its node's address.
 pub const PROXY_METRICS_PORT: u16 = 10249;
+/// Where an observer beside kube-proxy says how it is, as `deploy/` has it.
+const OBSERVER_HEALTH: &str = "--healthz-bind-address=127.0.0.1:10272";
 /// How long a part may take before the start is called failed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -107,17 +109,31 @@ pub async fn start(
         let well = containers::wait(files).await;
         well.with_context(|| format!("{}: {}", node.name, settings.last_words(&node.name, "containerd")))?;
     }
-    let roles = [
-        ("proxy", proxy_arguments(plan, node, credentials, settings)),
-        ("node", of_agent),
+    let mut programs = vec![
+        (
+            "proxy",
+            &settings.program,
+            proxy_arguments(plan, node, credentials, settings),
+        ),
+        ("node", &settings.program, of_agent),
     ];
-    for (role, arguments) in roles {
-        let (namespace, program) = (namespace.clone(), settings.program.clone());
+    for (role, _, arguments) in &mut programs {
+        arguments.insert(0, (*role).into());
+    }
+    if let Some(program) = &settings.kube_proxy {
+        programs.push((
+            "kube-proxy",
+            program,
+            kube_proxy_arguments(plan, node, credentials, settings),
+        ));
+    }
+    for (role, program, arguments) in programs {
+        let (namespace, program) = (namespace.clone(), program.clone());
         supervisor.keep(Spec {
             label: format!("{} {role}", node.name),
             command: Box::new(move || {
                 let mut command = namespace.command(&program);
-                command.arg(role).args(&arguments);
+                command.args(&arguments);
                 command
             }),
             log: settings.log(&node.name, role),
@@ -134,6 +150,8 @@ pub struct Settings {
     pub logs: PathBuf,
     /// How proxies write rules.
     pub proxy_mode: String,
+    /// Who writes the rules, with our proxy as an observer beside it.
+    pub kube_proxy: Option<PathBuf>,
     /// Where agents keep what they run.
     pub roots: PathBuf,
     /// Where agents ask whether a pod may be stopped.
@@ -306,12 +324,16 @@ fn proxy_arguments(
         format!("--cluster-cidr={}", plan.pod_range()),
         format!("--bind-address={}", node.address),
         format!("--metrics-bind-address={}:{PROXY_METRICS_PORT}", node.address),
-        format!("--healthz-bind-address=0.0.0.0:{PROXY_HEALTH_PORT}"),
         "--kubeconfig".to_owned(),
     ]
     .map(OsString::from)
     .into();
     arguments.push(credentials.proxy.clone().into());
+    // kube-proxy has the port of health itself, and that of metrics on loopback.
+    arguments.extend(match settings.kube_proxy {
+        Some(_) => ["--observe", OBSERVER_HEALTH].map(OsString::from).to_vec(),
+        None => vec![format!("--healthz-bind-address=0.0.0.0:{PROXY_HEALTH_PORT}").into()],
+    });
     arguments.push("--client-ca-file".into());
     arguments.push(absolute(&credentials.authority).into());
     if settings.opinions == Opinions::OfProxies {
@@ -320,6 +342,28 @@ fn proxy_arguments(
     if let Some(bound) = settings.reset_dead_connections {
         arguments.push(format!("--reset-dead-connections={}ms", bound.as_millis()).into());
     }
+    arguments
+}
+
+/// What kube-proxy is like where nobody configured it, but for settings of the whole machine.
+fn kube_proxy_arguments(
+    plan: &Plan,
+    node: &NodePlan,
+    credentials: &Credentials,
+    settings: &Settings,
+) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = [
+        format!("--hostname-override={}", node.name),
+        format!("--proxy-mode={}", settings.proxy_mode),
+        format!("--cluster-cidr={}", plan.pod_range()),
+        "--conntrack-max-per-core=0".to_owned(),
+        "--conntrack-tcp-timeout-established=0s".to_owned(),
+        "--conntrack-tcp-timeout-close-wait=0s".to_owned(),
+        "--kubeconfig".to_owned(),
+    ]
+    .map(OsString::from)
+    .into();
+    arguments.push(absolute(&credentials.proxy).into());
     arguments
 }
 

@@ -129,6 +129,7 @@ pub async fn start_nodes(
         program: std::env::current_exe().context("finding our own program")?,
         logs: data_dir.join("logs"),
         proxy_mode: config.proxy_mode.as_str().to_owned(),
+        kube_proxy: config.kube_proxy.clone(),
         roots: data_dir.join("nodes"),
         dns: dns::publish(&client, plan).await?,
         gate,
@@ -159,7 +160,8 @@ pub async fn start_nodes(
         match nodes::wait(&client, &node, &settings).await {
             Ok(object) => {
                 serving.push(object);
-                let detail = format_args!("{}, {} proxy", node.address, settings.proxy_mode);
+                let writer = settings.kube_proxy.as_ref().map_or("proxy", |_| "kube-proxy");
+                let detail = format_args!("{}, {} {writer}", node.address, settings.proxy_mode);
                 progress.ready(&part, started, detail);
             }
             Err(why) => {

@@ -29,6 +29,8 @@ pub struct Config {
     pub zones: Vec<String>,
     /// How the nodes' proxies write rules.
     pub proxy_mode: ProxyMode,
+    /// A kube-proxy that writes the nodes' rules, with an observer beside it, in the place of our proxy.
+    pub kube_proxy: Option<PathBuf>,
     /// What runs the nodes' pods.
     pub runtime: RuntimeKind,
     /// Where the cluster's data lives; a later start finds it again.

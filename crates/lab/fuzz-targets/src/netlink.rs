@@ -1,4 +1,5 @@
-//! What the kernel answers over netlink: dumps of nf_tables, tracked flows, counters, virtual servers and error replies.
+//! What the kernel answers over netlink: dumps of nf_tables, tracked flows, counters, virtual servers and error replies; and
+//! tables of the older iptables interface.
 
 use pointsman_netlink::accounting::packets;
 use pointsman_netlink::conntrack::Flow;
@@ -7,8 +8,10 @@ use pointsman_netlink::netlink::{ErrorReply, Header, Message, Messages, Writer};
 use pointsman_netlink::nft::{
     Batch, Chain, Element, ElementList, Family, Name, Notice, Op, Rule, Set, Table, Transaction, Value,
 };
+use pointsman_netlink::xtables::{Entries, Info};
 
 pub(crate) fn run(input: &[u8]) {
+    tables(input);
     for message in Messages::new(input).map_while(Result::ok) {
         if let Ok(reply) = ErrorReply::decode(&message)
             && let Some(fault) = asked().fault(&reply)
@@ -26,6 +29,20 @@ pub(crate) fn run(input: &[u8]) {
             assert_eq!(VirtualServer::decode(&again), Ok(Some(server)));
         }
         decode(&message);
+    }
+}
+
+/// Entries follow each other without a gap, whatever they say.
+fn tables(input: &[u8]) {
+    let _ = Info::decode(input);
+    for is_v4 in [true, false] {
+        let mut ends = 0;
+        for entry in Entries::new(is_v4, input).map_while(Result::ok) {
+            assert!(entry.offset == ends && entry.ends > ends && entry.ends <= input.len());
+            ends = entry.ends;
+            let _ = (entry.destination(), entry.protocol(), entry.is_narrowed());
+            let _ = (entry.target(), entry.matches().count());
+        }
     }
 }
 

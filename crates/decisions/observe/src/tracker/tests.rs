@@ -268,6 +268,8 @@ fn a_service_that_takes_over_an_address_does_not_hold_back_the_end_of_the_other(
     world.apply("node n1\nservice default/heir:http 172.30.0.1:80/tcp");
     world.write();
     world.look();
+    world.now += SETTLED;
+    world.look();
     assert_eq!((world.said, world.tracker.behind()), (2, None));
 }
 
@@ -302,6 +304,36 @@ fn a_kube_proxy_that_hangs_costs_bounded_memory_and_is_caught_up_with() {
     world.write();
     world.look();
     assert_eq!(world.said, 1 + 2 * STEPS);
+}
+
+/// Two Services without endpoints, the first of them at a node port or not.
+fn refused(first_port: &str, second_port: &str) -> String {
+    format!(
+        "node n1\n service default/web:http 172.30.0.1:80/tcp {first_port}\n service default/old:http 172.30.0.2:80/tcp {second_port}\n"
+    )
+}
+
+#[test]
+fn what_another_service_still_says_at_a_destination_is_not_taken_for_ones_own() {
+    let (theirs, ours) = (refused("", "nodeport=30001"), refused("nodeport=30001", ""));
+    let mut world = World::of(&theirs);
+    // There are endpoints for a time, which kube-proxy does not come to see; then the port changes hands.
+    world.apply(
+        &[
+            theirs.as_str(),
+            "endpoint default/web:http 10.0.1.5:8080 node=n1 ready\n",
+        ]
+        .concat(),
+    );
+    world.apply(&ours);
+    world.tracker.doubt_all();
+    world.look();
+    assert_eq!(world.said, 1, "the port is refused, but not for this Service");
+    world.write();
+    world.look();
+    world.now += SETTLED;
+    world.look();
+    assert_eq!(world.said, 3);
 }
 
 #[test]

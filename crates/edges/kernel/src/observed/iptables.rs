@@ -21,7 +21,7 @@ use crate::commits::unreadable;
 const NAT: Name = Name::fixed("nat");
 
 /// What the chains that all Services share say, by destination.
-type Dispatch<A> = BTreeMap<(Map, Key<A>), Content<A>>;
+pub(super) type Dispatch<A> = BTreeMap<(Map, Key<A>), Content<A>>;
 
 /// kube-proxy's chains of one family, in the network namespace of the thread that made the value.
 #[derive(Debug)]
@@ -111,16 +111,10 @@ impl<A: Address> KubeProxyChains<A> {
                 let Some((key, content)) = destination(&exprs) else {
                     continue;
                 };
-                let away = matches!(content, Content::Drops | Content::Rejects);
-                let map = match (*table, key.address) {
-                    ("filter", _) if !away => Map::FirewallIps,
-                    ("filter", Some(_)) => Map::NoEndpointServices,
-                    ("filter", None) => Map::NoEndpointNodePorts,
-                    (_, Some(_)) => Map::ServiceIps,
-                    (_, None) => Map::ServiceNodePorts,
-                };
                 // Of several rules for a destination the first decides.
-                dispatch.entry((map, key)).or_insert(content);
+                dispatch
+                    .entry((map_of(table, &key, &content), key))
+                    .or_insert(content);
             }
         }
         let differs = |of: &Dispatch<A>, other: &Dispatch<A>| -> Vec<Key<A>> {
@@ -164,6 +158,18 @@ impl<A: Address> KubeProxyChains<A> {
             }
         }
         Ok(chain)
+    }
+}
+
+/// In which map of nftables mode a rule of a shared chain would be an element.
+pub(super) fn map_of<A>(table: &str, key: &Key<A>, content: &Content<A>) -> Map {
+    let away = matches!(content, Content::Drops | Content::Rejects);
+    match (table, &key.address) {
+        ("filter", _) if !away => Map::FirewallIps,
+        ("filter", Some(_)) => Map::NoEndpointServices,
+        ("filter", None) => Map::NoEndpointNodePorts,
+        (_, Some(_)) => Map::ServiceIps,
+        (_, None) => Map::ServiceNodePorts,
     }
 }
 
@@ -259,7 +265,7 @@ fn destination<A: Address>(exprs: &[Expr]) -> Option<(Key<A>, Content<A>)> {
     Some((key, content?))
 }
 
-fn of_number(number: u8) -> Option<Protocol> {
+pub(super) fn of_number(number: u8) -> Option<Protocol> {
     Protocol::ALL
         .into_iter()
         .find(|protocol| protocol.number() == number)
