@@ -189,35 +189,32 @@ impl Lab {
 
     /// Runs a script in all containers of a containerd, and says how many there are.
     pub fn in_containers(&self, script: &str) -> usize {
+        let tasks = self.ctr(&["tasks", "list", "-q"]);
+        // Sandboxes have no shell.
+        let script = format!("{script}; echo done");
+        let ran = |task: &&str| {
+            let arguments = ["tasks", "exec", "--exec-id", "test", task, "sh", "-c", &script];
+            self.ctr(&arguments).contains("done")
+        };
+        tasks.lines().filter(ran).count()
+    }
+
+    /// How many containers have ended that the runtime still has.
+    pub fn ended_containers(&self) -> usize {
+        self.ctr(&["tasks", "list"]).matches("STOPPED").count()
+    }
+
+    fn ctr(&self, arguments: &[&str]) -> String {
         let socket = self
             .flags
             .iter()
             .find_map(|flag| flag.strip_prefix("--container-runtime-endpoint=unix://"));
-        let ctr = |arguments: &[&str]| {
-            let mut command = std::process::Command::new("ctr");
-            let output = command
-                .args(["-a", socket.unwrap(), "-n", "k8s.io"])
-                .args(arguments)
-                .output()
-                .unwrap();
-            String::from_utf8(output.stdout).unwrap()
-        };
-        let tasks = ctr(&["tasks", "list", "-q"]);
-        // Sandboxes have no shell.
-        let ran = |task: &&str| {
-            ctr(&[
-                "tasks",
-                "exec",
-                "--exec-id",
-                "test",
-                task,
-                "sh",
-                "-c",
-                &format!("{script}; echo done"),
-            ])
-            .contains("done")
-        };
-        tasks.lines().filter(ran).count()
+        let output = std::process::Command::new("ctr")
+            .args(["-a", socket.unwrap(), "-n", "k8s.io"])
+            .args(arguments)
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
     }
 
     /// Ends the agent as `kill -9` does.
