@@ -3,6 +3,7 @@
 mod admission;
 mod certificates;
 mod identity;
+mod ranges;
 
 use super::*;
 use crate::auth::User;
@@ -32,8 +33,13 @@ impl Drop for World {
 
 impl World {
     async fn new() -> Self {
+        Self::with(|_| ()).await
+    }
+
+    async fn with(change: impl FnOnce(&mut Config)) -> Self {
         let home = tempfile::tempdir().unwrap();
-        let config = config(home.path().join("data"));
+        let mut config = config(home.path().join("data"));
+        change(&mut config);
         files::private_dir(&config.data_dir).unwrap();
         let store = open_store(&config).await.unwrap().unwrap();
         let (server, _) = assemble(&config, store).unwrap();
