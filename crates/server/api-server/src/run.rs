@@ -30,7 +30,7 @@ use pointsman_telemetry::{BuildInfo, Registry, register_process};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -289,6 +289,7 @@ fn assemble(config: &Config, store: EncryptedStore) -> Result<(Arc<Server>, Arc<
         root_ca: watch::Sender::default(),
         flow,
         work: Lanes::default(),
+        compacted: AtomicU64::default(),
         metrics,
         audit,
         nodes: NodeClient::new(
