@@ -3,6 +3,7 @@
 mod admission;
 mod certificates;
 mod identity;
+mod lives;
 mod ranges;
 
 use super::*;
@@ -53,6 +54,17 @@ impl World {
     }
 
     async fn send(&self, user: &User, method: Method, path: &str, body: &Value) -> Response<HeldBody> {
+        self.send_for(user, method, path, body, "application/json").await
+    }
+
+    async fn send_for(
+        &self,
+        user: &User,
+        method: Method,
+        path: &str,
+        body: &Value,
+        accept: &str,
+    ) -> Response<HeldBody> {
         let peer = Peer {
             certificate: Some(user.clone()),
             loopback: true,
@@ -66,6 +78,7 @@ impl World {
             .method(method)
             .uri(path)
             .header(http::header::CONTENT_TYPE, content_type)
+            .header(http::header::ACCEPT, accept)
             .body(Full::new(Bytes::from(body.to_string())))
             .unwrap();
         handle(self.server.clone(), Arc::new(peer), message).await
