@@ -112,8 +112,8 @@ impl Peers {
         let changes = self.fold.decide(now);
         self.metrics.seem_gone.set(self.fold.seem_gone() as f64);
         self.metrics.held.set(f64::from(self.fold.holds()));
-        self.metrics.withdrawn.set(self.fold.withdrawn().count() as f64);
-        let names = self.fold.withdrawn().map(|(name, _)| &**name);
+        self.metrics.withdrawn.set(self.fold.withdrawn().len() as f64);
+        let names = self.fold.withdrawn().map(|name| &**name);
         let list = peers::encode(names.take(peers::MOST_LISTED));
         self.list.send_if_modified(|before| {
             let changed = before.as_deref() != Some(&*list);
