@@ -149,8 +149,9 @@ impl World {
                     self.controller.observe_node(name, &"zone".into());
                 }
                 for node in 0..self.agents.len() {
-                    // What is not known to be fresh says nothing.
-                    self.agents[node].age = 2;
+                    // What was renewed long ago says nothing to one that sees it for the first time.
+                    let agent = &mut self.agents[node];
+                    (agent.age, agent.unseen) = (2, agent.since < 2);
                     self.deliver(node);
                 }
             }
@@ -179,11 +180,13 @@ impl World {
         let clock = self.clock();
         let agent = &mut self.agents[node];
         let (name, renewed) = (&self.names[node], Some(agent.renewed));
-        (agent.shown, agent.unseen) = (agent.lease.clone(), false);
+        agent.shown = agent.lease.clone();
+        if std::mem::take(&mut agent.unseen) {
+            agent.age = 0;
+        }
         if !self.renewals.observe(name, renewed, clock, LIMITS.fresh) {
             return;
         }
-        agent.age = 0;
         let accused = agent.shown.iter().map(|peer| &*self.names[*peer]);
         self.controller
             .observe_opinions(&self.names[node], accused, self.now);
