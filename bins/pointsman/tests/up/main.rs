@@ -8,6 +8,7 @@ mod cluster;
 mod controller;
 mod ends;
 mod explain;
+mod families;
 mod harm;
 mod history;
 mod images;
