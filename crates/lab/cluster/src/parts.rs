@@ -32,6 +32,7 @@ pub async fn start_collector(config: &Config, plan: &Plan, progress: &Progress) 
     let usual = CollectorConfig {
         gate_listen: Some(SocketAddr::new(plan.host_address().address(), 10270)),
         data_dir: Some(config.data_dir.join("sli")),
+        programmers: vec![dns::programmer(plan)],
         programmer_port: nodes::PROXY_METRICS_PORT,
         programmer_credentials: Some(nodes::reader(&config.data_dir)),
         ..CollectorConfig::new(Source::Kubeconfig(kubeconfig))
