@@ -14,6 +14,7 @@ mod history;
 mod images;
 mod life;
 mod names;
+mod newcomer;
 mod node_loss;
 mod peers;
 mod pods;
