@@ -23,7 +23,7 @@ const PATIENCE: (Duration, Duration) = (Duration::from_millis(10), Duration::fro
 /// How much one ask counts for the usual loss.
 const LOSS_SHARE: f64 = 1.0 / 64.0;
 /// Answers in a row that make a peer reachable again, doubled by every relapse up to the second.
-const ANSWERS: (u32, u32) = (2, 64);
+const ANSWERS: (u32, u32) = (2, 128);
 /// A peer that stayed reachable for this long has no relapse.
 const RELAPSE: Duration = Duration::from_secs(10);
 

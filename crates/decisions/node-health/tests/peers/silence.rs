@@ -82,7 +82,8 @@ fn a_peer_that_stops_answering_is_unreachable_soon_and_back_soon() {
         assert!(after > MS * 550 && after <= MS * 815, "{after:?}");
         let back = pair.now;
         let found = pair.until(back + MS * 3000, |_| Some(MS));
-        assert!(found.len() == 1 && found[0] - back <= MS * 502, "{found:?}");
+        // An ask that is answered, and another one soon after.
+        assert!(found.len() == 1 && found[0] - back <= MS * 352, "{found:?}");
     }
 }
 
@@ -171,8 +172,8 @@ fn a_peer_that_comes_and_goes_has_to_answer_longer_each_time() {
         waits.push(pair.now - back);
         pair.until(pair.now + MS * 500, |_| Some(MS));
     }
-    assert!(waits[..6].is_sorted() && waits[0] <= MS * 502, "{waits:?}");
-    assert!(waits[5..].iter().all(|wait| *wait > MS * 10_000), "{waits:?}");
+    assert!(waits[..7].is_sorted() && waits[0] <= MS * 352, "{waits:?}");
+    assert!(waits[6..].iter().all(|wait| *wait > MS * 10_000), "{waits:?}");
 }
 
 #[test]
