@@ -160,6 +160,11 @@ bench-controllers: deps ## Measure the EndpointSlice loop (PEER_KCM=path adds ku
 	$(CARGO) build --locked --release --bin pointsman
 	$(BENCH) controllers -- target/release/pointsman
 
+.PHONY: bench-terminating
+bench-terminating: deps ## Measure rolling updates with terminating endpoints in slices and without (root)
+	$(CARGO) build --locked --release --bin pointsman
+	$(BENCH) terminating -- target/release/pointsman
+
 # What is shipped is static, so that it runs on any Linux. C code is ring's only, which needs no headers of musl.
 ARCHES ?= amd64 arm64
 TARGET_amd64 := x86_64-unknown-linux-musl
@@ -168,18 +173,15 @@ COMPILER_amd64 := gcc-x86-64-linux-gnu:/usr/bin/x86_64-linux-gnu-gcc
 COMPILER_arm64 := gcc-aarch64-linux-gnu:/usr/bin/aarch64-linux-gnu-gcc
 dist: export CC_x86_64_unknown_linux_musl := x86_64-linux-gnu-gcc
 dist: export CC_aarch64_unknown_linux_musl := aarch64-linux-gnu-gcc
+dist: export CARGO_TARGET_X86_64_UNKNOWN_LINUX_MUSL_LINKER := x86_64-linux-gnu-gcc
 dist: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER := aarch64-linux-gnu-gcc
-
-.PHONY: bench-terminating
-bench-terminating: deps ## Measure rolling updates with terminating endpoints in slices and without (root)
-	$(CARGO) build --locked --release --bin pointsman
-	$(BENCH) terminating -- target/release/pointsman
 
 .PHONY: dist
 dist: build-deps ## Build what is shipped, in dist/: a static program for each of ARCHES, Debian packages, checksums, an SBOM
 	$(call install,$(foreach arch,$(ARCHES),$(COMPILER_$(arch))))
 	rustup target add $(foreach arch,$(ARCHES),$(TARGET_$(arch)))
-	@mkdir -p dist
+	@# What lies there from an earlier time is in no checksum, and Debian may have mended its packages since.
+	rm -rf dist target/image && mkdir dist
 	$(foreach arch,$(ARCHES),$(CARGO) build --locked --profile dist --bin pointsman --target $(TARGET_$(arch)) && \
 	  cp target/$(TARGET_$(arch))/dist/pointsman dist/pointsman-$(arch) &&) true
 	tools/package.py deb $(PROGRAMS)

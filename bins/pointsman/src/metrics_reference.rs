@@ -88,6 +88,7 @@ fn page() -> anyhow::Result<String> {
         },
     );
     pointsman_http::Connections::register(&common);
+    pointsman_api_client::Rights::default().register(&common);
     let common = entries(&common)?;
     let known: BTreeSet<&str> = common.iter().map(|entry| entry.name.as_str()).collect();
     let mut page = format!("{HEAD}\n## Every role\n\n{}", table(&common));

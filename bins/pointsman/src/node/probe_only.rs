@@ -22,6 +22,7 @@ pub async fn run(config: Config, source: &Source, listen: Option<SocketAddr>) ->
         role: "probe-only",
     };
     register_process(&registry, build);
+    client.rights().register(&registry);
     if let Some(address) = listen {
         let listener =
             bind(address, Wildcard::BothFamilies).with_context(|| format!("listening on {address}"))?;

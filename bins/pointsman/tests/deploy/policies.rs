@@ -9,6 +9,8 @@ use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
 use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use pointsman_harness::Server;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -165,6 +167,31 @@ async fn accounts_give_no_token_to_pods_that_do_not_ask() {
             }
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn drains_take_one_of_several_replicas_at_a_time_and_wait_for_nothing_else() {
+    let server = Server::start(&[]).await;
+    let mut several = Vec::new();
+    for folder in folders() {
+        let folder = folder.file_name().unwrap().to_str().unwrap();
+        let objects = objects(&server, folder).await;
+        let mut deployments = objects.iter().filter(|object| object["kind"] == "Deployment");
+        let workload = deployments.find(|object| object["spec"]["replicas"].as_u64() > Some(1));
+        let budgets: Vec<PodDisruptionBudget> = typed(&server, folder, "PodDisruptionBudget").await;
+        // Pods of a DaemonSet are left alone by drains, and a budget for a single replica protects nothing or blocks them.
+        assert_eq!(budgets.len(), usize::from(workload.is_some()), "{folder}");
+        let (Some(workload), [budget]) = (workload, budgets.as_slice()) else {
+            continue;
+        };
+        several.push(folder.to_owned());
+        let spec = budget.spec.as_ref().unwrap();
+        // Unlike a number of pods that must stay, this lets a drain go on however many replicas an operator chooses.
+        assert_eq!(spec.max_unavailable, Some(IntOrString::Int(1)), "{folder}");
+        let selected = serde_json::to_value(&spec.selector).unwrap();
+        assert_eq!(selected, workload["spec"]["selector"], "{folder}");
+    }
+    assert_eq!(several, ["controllers"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -307,6 +307,19 @@ async fn all_roles() {
     // As far as the observer sees, it writes no rules at all.
     cluster.event("ServiceProxyBehind").await;
 
+    // The proxy knows from which ranges cluster addresses come, now and later.
+    let range = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
+        "metadata": { "name": "more" }, "spec": { "cidrs": ["10.250.0.0/16"] } });
+    let path = "/apis/networking.k8s.io/v1/servicecidrs";
+    cluster.admin.post(path, &range).await.expect(201);
+    eventually("the proxy follows ServiceCIDRs", async || {
+        let set = ["list", "set", "ip", "pointsman", "service-cidrs"];
+        let listed = Command::new("nft").args(set).output().await.unwrap();
+        let listed = String::from_utf8(listed.stdout).unwrap();
+        listed.contains("10.250.0.0/16").then_some(())
+    })
+    .await;
+
     // The proxy says whom it does not reach: nobody else is there.
     eventually("the proxy keeps a Lease beside the kubelet's", async || {
         let path = "/apis/coordination.k8s.io/v1/namespaces/pointsman-peers/leases/n1";
@@ -350,14 +363,18 @@ async fn all_roles() {
     answers(&health, None, "000").await;
 
     assert_eq!(cluster.refused().await, Vec::<String>::new());
-    // The embedded server does not have this collection and answers 404 whoever asks; others would refuse.
-    for verb in ["list", "watch"] {
-        let asked = json!({ "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {
-            "user": "system:serviceaccount:kube-system:pointsman-proxy",
-            "resourceAttributes": { "verb": verb, "group": "networking.k8s.io", "resource": "servicecidrs" } } });
-        let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
-        let said = cluster.admin.post(path, &asked).await.expect(201);
-        assert_eq!(said["status"]["allowed"], true, "{verb} servicecidrs: {said}");
+    for url in [
+        "https://127.0.0.1:10257",
+        "https://10.77.0.1:10249",
+        "https://10.77.0.1:10250",
+        "http://127.0.0.1:10270",
+        "http://127.0.0.1:10272",
+    ] {
+        let metrics = ask(&format!("{url}/metrics"), Some("pointsman-sli")).await;
+        assert!(
+            metrics.contains("\npointsman_missing_rights 0\n"),
+            "{url}: {metrics}"
+        );
     }
     for role in &roles {
         assert_eq!(role.complaints(), Vec::<String>::new());
@@ -399,6 +416,9 @@ async fn a_role_that_lacks_a_right_says_so_once_and_is_not_ready_until_it_has_it
         (role.readiness().await == ("503".into(), expected.into())).then_some(())
     })
     .await;
+    let metrics = format!("http://{listen}/metrics");
+    let shown = ask(&metrics, None).await;
+    assert!(shown.contains("\npointsman_missing_rights 1\n"), "{shown}");
     eventually("it tries again", async || {
         let refused = cluster.refused().await;
         let count = refused.first()?.rsplit_once(' ')?.1.parse::<f64>().ok()?;
@@ -416,4 +436,6 @@ async fn a_role_that_lacks_a_right_says_so_once_and_is_not_ready_until_it_has_it
         (role.readiness().await.0 == "200").then_some(())
     })
     .await;
+    let shown = ask(&metrics, None).await;
+    assert!(shown.contains("\npointsman_missing_rights 0\n"), "{shown}");
 }

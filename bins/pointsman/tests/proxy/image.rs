@@ -259,13 +259,15 @@ fn every_role_runs_from_the_image_with_the_rights_of_its_manifest() {
     cluster.create(Resource::PODS, Some("default"), POD);
     let _controllers = containerd.run(&cluster, "controllers", std::slice::from_ref(&kubeconfig));
     cluster.patch_pod_status("web-1", status("True"));
-    for (folder, mode) in [("proxy", "iptables"), ("proxy-nftables", "nftables")] {
+    let files = |mode: &str| {
         let config = format!(
             "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: {mode}\n\
              clusterCIDR: 10.0.0.0/16\nclientConnection: {{kubeconfig: {KUBECONFIG}}}\n",
         );
-        let files = [("/var/lib/kube-proxy/config.conf", config), kubeconfig.clone()];
-        let proxy = containerd.run(&cluster, folder, &files);
+        [("/var/lib/kube-proxy/config.conf", config), kubeconfig.clone()]
+    };
+    for (folder, mode) in [("proxy", "iptables"), ("proxy-nftables", "nftables")] {
+        let proxy = containerd.run(&cluster, folder, &files(mode));
         eventually(&format!("{folder} of the image forwards"), || {
             network.ask(&address, 80) == Answer::Said("10.0.1.5".into())
         });
@@ -274,6 +276,17 @@ fn every_role_runs_from_the_image_with_the_rights_of_its_manifest() {
         assert!(cluster.run(&["proxy", "--cleanup"]).status.success());
         assert!(!network.has_rules());
     }
+    // Nobody writes rules any more, which an observer can read, and does nothing about.
+    let left = network.node.sh("nft --stateless list ruleset");
+    let observer = containerd.run(&cluster, "observer", &files("nftables"));
+    eventually("the observer of the image misses the rules", || {
+        let health = cluster.node.sh("curl -s http://127.0.0.1:10272/healthz || true");
+        let health: Value = serde_json::from_str(&health).unwrap_or_default();
+        let differs = health["behind"]["differs"].as_str();
+        differs.is_some_and(|differs| differs.contains("nat-prerouting"))
+    });
+    assert_eq!(network.node.sh("nft --stateless list ruleset"), left);
+    drop(observer);
     for folder in ["sli", "probe-only"] {
         let token = ("/var/run/secrets/pointsman/token", "token".to_owned());
         let _role = containerd.run(&cluster, folder, &[kubeconfig.clone(), token]);

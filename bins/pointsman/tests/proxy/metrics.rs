@@ -60,6 +60,11 @@ fn every_metric_of_kube_proxy_is_there_with_its_type_and_labels_or_a_reason_is_g
             assert!(!ours.contains_key(fields[1]), "{} is there by now", fields[1]);
         }
     }
+    let count = |prefix| UPSTREAM.lines().filter(|line| line.starts_with(prefix)).count();
+    let (shown, left_out) = (count("rest_client_"), count("- rest_client_"));
+    let said = format!("| `rest_client_*`: {shown} of requests | all; {left_out} of limits");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/proxy.md");
+    assert!(std::fs::read_to_string(page).unwrap().contains(&said), "{said}");
 }
 
 #[test]

@@ -35,9 +35,12 @@ pub struct StatusCause {
 }
 
 impl Status {
-    /// Whether an authorizer refused it, rather than admission, which also says that something is forbidden.
+    /// Whether an authorizer refused it, rather than admission, which also says that something is forbidden. A node that
+    /// asks for an object it has nothing to do with any more, such as a pod that is gone, lacks nothing.
     pub fn is_missing_right(&self) -> bool {
-        self.code == 403 && self.message.contains("\" cannot ")
+        self.code == 403
+            && self.message.contains("\" cannot ")
+            && !self.message.contains(": no relationship found")
     }
 
     /// Whether one of the causes has this name.

@@ -5,6 +5,7 @@
 
 use crate::error::Status;
 use http::Method;
+use pointsman_telemetry::{Encoder, Kind, Registry};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -86,6 +87,16 @@ impl Rights {
         (!missing.is_empty()).then(|| format!("the API server refuses: {}", missing.join(", ")))
     }
 
+    /// Shows how many are missing, as one of a role's metrics.
+    pub fn register(&self, registry: &Registry) {
+        let rights = self.clone();
+        registry.collector(move |encoder: &mut Encoder| {
+            let help = "Rights that the API server refuses to this role; its log and /readyz name them. Every role but the API server.";
+            let mut family = encoder.family("pointsman_missing_rights", help, Kind::Gauge);
+            family.sample(&[], rights.missing().len() as f64);
+        });
+    }
+
     /// A request was refused.
     pub(crate) fn refused(&self, method: &Method, path: &str, status: &Status) {
         if !status.is_missing_right() {
@@ -151,6 +162,14 @@ mod tests {
     #[test]
     fn a_right_is_missing_until_it_is_granted_and_other_refusals_are_not_its_lack() {
         let rights = Rights::default();
+        let registry = Registry::new();
+        rights.register(&registry);
+        let shows = |count: &str| {
+            let text = registry.render();
+            let line = format!("\npointsman_missing_rights {count}\n");
+            assert!(text.contains(&line), "{count}: {text}");
+        };
+        shows("0");
         let status = |message: &str| Status {
             code: 403,
             message: message.into(),
@@ -161,13 +180,20 @@ mod tests {
         rights.refused(&Method::GET, "/api/v1/pods", &lacking);
         let quota = status(r#"pods "p" is forbidden: exceeded quota: small"#);
         rights.refused(&Method::POST, "/api/v1/namespaces/a/pods", &quota);
+        let gone = status(
+            "pods \"p\" is forbidden: User \"system:node:n\" cannot get resource \"pods\" in API group \"\" in the namespace \
+             \"a\": no relationship found between node \"n\" and this object",
+        );
+        rights.refused(&Method::GET, "/api/v1/namespaces/a/pods/p", &gone);
         assert_eq!(
             rights.complaint().as_deref(),
             Some("the API server refuses: list pods")
         );
+        shows("1");
         rights.granted(&Method::GET, "/api/v1/pods?watch=true");
         assert!(rights.complaint().is_some(), "another right was granted");
         rights.granted(&Method::GET, "/api/v1/pods?limit=1");
         assert_eq!(rights.complaint(), None);
+        shows("0");
     }
 }

@@ -84,6 +84,15 @@ pub fn recording_rules() -> String {
             "A pod was stopped because its wait at the gate was over: nodes may still have sent connections to it.",
         ),
         (
+            // A single failure is over when the five minutes that it counts in are.
+            "ProxySyncFails",
+            "increase(kubeproxy_sync_proxy_rules_nftables_sync_failures_total[5m]) > 0 or \
+             increase(kubeproxy_sync_proxy_rules_iptables_restore_failures_total[5m]) > 0",
+            "6m",
+            "Rules are refused on {{ $labels.instance }} again and again, and the node forwards by older ones; the proxy's \
+             log names what was refused.",
+        ),
+        (
             "PartialRestoreFailed",
             "increase(kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total[15m]) > 0",
             "0m",
@@ -96,6 +105,27 @@ pub fn recording_rules() -> String {
             "0m",
             "Partial syncs on {{ $labels.instance }} led elsewhere than a full one, which has put it right; switch \
              MinimizeIPTablesRestore off and report it.",
+        ),
+        (
+            "ProxyRulesRepaired",
+            "increase(pointsman_proxy_repairs_total[15m]) > 0",
+            "0m",
+            "Another program changed rules of pointsman-proxy on {{ $labels.instance }}, which were wrong until they were put \
+             right; find out which one (a firewall that flushes, a kube-proxy that came back).",
+        ),
+        (
+            "RightMissing",
+            "pointsman_missing_rights > 0",
+            "1m",
+            "Rights that the API server refuses to the role on {{ $labels.instance }}: {{ $value }}. Nothing that needs them works; \
+             its log names them. Apply the manifests of the version that runs.",
+        ),
+        (
+            "KubeProxyBehind",
+            "pointsman_proxy_observed_behind_services > 0",
+            "1m",
+            "Services about which kube-proxy's rules on {{ $labels.instance }} have not said for a minute what they must: \
+             {{ $value }}. The event ServiceProxyBehind of the Node names one.",
         ),
         (
             "SecondServiceProxy",
@@ -154,7 +184,9 @@ mod tests {
         let lagging = summary("NetworkProgrammersLagging");
         assert!(lagging.starts_with("At every moment"), "{lagging}");
         // What must never happen is reported at once, with the node.
-        for alert in ["PartialRestoreFailed", "ProxyRulesDiverged"] {
+        let must_never_happen = ["PartialRestoreFailed", "ProxyRulesDiverged", "ProxyRulesRepaired"];
+        let has_a_place = ["ProxySyncFails", "RightMissing", "KubeProxyBehind"];
+        for alert in must_never_happen.into_iter().chain(has_a_place) {
             assert!(summary(alert).contains("on {{ $labels.instance }}"), "{alert}");
         }
     }

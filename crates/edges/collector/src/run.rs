@@ -123,6 +123,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
             role: "sli",
         },
     );
+    client.rights().register(&registry);
     let metrics = Metrics::new(&registry);
     let (store, found) = data(&config)?;
     let listener = listen(config.listen)?;

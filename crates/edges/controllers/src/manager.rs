@@ -98,6 +98,7 @@ pub async fn run(config: Config, registry: Registry, stop: watch::Receiver<bool>
             role: "controllers",
         },
     );
+    client.rights().register(&registry);
     let (leads, metrics) = register(&registry);
     let (ready, is_ready) = watch::channel(false);
     let mut side = JoinSet::new();

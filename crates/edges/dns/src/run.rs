@@ -53,6 +53,7 @@ pub async fn run(
             role: "dns",
         },
     );
+    client.rights().register(&registry);
     let metrics = Metrics::new(&registry);
     let client = client.measured_by(metrics.api.clone());
     let owner = Owner::new(&config.domain, metrics.clone());

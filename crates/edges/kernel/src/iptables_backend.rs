@@ -35,6 +35,8 @@ pub struct IptablesBackend<A> {
     witness: Option<Witness>,
     /// What was written since a comparison began to read, as long as it reads.
     meanwhile: Weak<Chains>,
+    /// Our chains were seen to be gone; the next full batch makes them anew.
+    flushed: bool,
 }
 
 type Chains = Mutex<BTreeSet<(Table, ChainName)>>;
@@ -74,6 +76,7 @@ impl<A: Address> IptablesBackend<A> {
             tables,
             witness: None,
             meanwhile: Weak::new(),
+            flushed: false,
         }
     }
 
@@ -132,6 +135,7 @@ impl<A: Address> Programmer<A> for IptablesBackend<A> {
                 *written += transaction.rules(table);
             }
         }
+        let repaired = batch.scope == Scope::Full && std::mem::take(&mut self.flushed);
         restored.total = COUNTED.map(|table| self.planner.ledger().total(table));
         if batch.scope == Scope::Full {
             if let Some(witness) = &mut self.witness {
@@ -141,6 +145,7 @@ impl<A: Address> Programmer<A> for IptablesBackend<A> {
         }
         Ok(Written {
             transactions,
+            repaired,
             restored: Some(restored),
             ..Written::default()
         })
@@ -158,10 +163,11 @@ impl<A: Address> Programmer<A> for IptablesBackend<A> {
         if !worth_it {
             return Ok(Look::Undisturbed);
         }
-        Ok(match (self.tables.has_canary()?, &self.witness) {
-            (false, _) => Look::Suspect,
-            (true, Some(_)) => Look::Disturbed,
-            (true, None) => Look::Unclear,
+        self.flushed = !self.tables.has_canary()?;
+        Ok(match (self.flushed, &self.witness) {
+            (true, _) => Look::Suspect,
+            (false, Some(_)) => Look::Disturbed,
+            (false, None) => Look::Unclear,
         })
     }
 

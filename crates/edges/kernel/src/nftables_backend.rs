@@ -102,8 +102,13 @@ impl<A: Address> NftablesBackend<A> {
                 Some((at, found)) if at == generation => found,
                 _ => self.read_table()?,
             };
+            // What a process finds at its start is as old as the last one, and nobody's fault either.
+            let were_right = self.undisturbed.is_some() && !self.unwritten;
             let Some(found) = found else {
-                let written = self.fill(batch)?;
+                let written = Written {
+                    repaired: were_right,
+                    ..self.fill(batch)?
+                };
                 self.undisturbed = Some(drift);
                 self.unwritten = false;
                 return Ok(written);
@@ -115,7 +120,7 @@ impl<A: Address> NftablesBackend<A> {
             let written = Written {
                 transactions: usize::from(!adoption.repair.is_empty()),
                 elements: adoption.repair.element_count(),
-                repaired: !adoption.repair.is_empty() && !self.unwritten,
+                repaired: !adoption.repair.is_empty() && were_right,
                 restored: None,
             };
             match self.commit(&adoption.repair, only_at) {

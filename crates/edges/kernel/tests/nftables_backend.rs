@@ -93,6 +93,23 @@ fn what_others_deleted_is_noticed_and_put_back() {
         assert!(repaired.repaired && repaired.elements == 2, "{repaired:?}");
         assert_eq!(nft("list table ip pointsman"), before);
         assert!(backend.is_undisturbed().unwrap());
+        nft("flush ruleset");
+        assert!(full(&mut backend, &Cluster::parse(V4)).repaired);
+        assert_eq!(nft("list table ip pointsman"), before);
+    });
+}
+
+#[test]
+fn what_changed_between_two_processes_is_no_repair() {
+    require_netns!();
+    Namespace::new().unwrap().run(|| {
+        let before = start::<Ipv4Addr>(V4);
+        drop(before);
+        nft("flush set ip pointsman cluster-ips");
+        let (mut backend, first) = start::<Ipv4Addr>(V4);
+        assert!(first.elements == 2 && !first.repaired, "{first:?}");
+        nft("flush set ip pointsman cluster-ips");
+        assert!(full(&mut backend, &Cluster::parse(V4)).repaired);
     });
 }
 

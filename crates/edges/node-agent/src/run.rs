@@ -69,6 +69,8 @@ pub async fn run(
     let client = connect(&config.source, "pointsman-node").await?;
     // Heartbeats have a connection of their own, so that nothing stands before them in a queue.
     let heart_client = connect(&config.source, "pointsman-node-heartbeat").await?;
+    let heart_client = heart_client.with_rights(client.rights());
+    client.rights().register(&registry);
     let metrics = Metrics::new(&registry);
     let (inputs, received) = mpsc::unbounded_channel();
     // Events are subscribed to before the list, so that nothing falls between.

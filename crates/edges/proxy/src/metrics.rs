@@ -451,7 +451,7 @@ impl Writes {
             repairs: counter(
                 registry,
                 "pointsman_proxy_repairs_total",
-                "Full syncs that found rules which were not as they should be, and put them right.",
+                "Full syncs that found rules which had been right and were no longer, and put them right.",
             ),
         }
     }

@@ -75,6 +75,7 @@ pub async fn run(
             role: "proxy",
         },
     );
+    client.rights().register(&registry);
     let measured = Metrics::new(&registry, config.mode);
     let client = client.measured_by(measured.requests.clone());
     let peers = measured.peers.clone();

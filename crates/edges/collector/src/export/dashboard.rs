@@ -214,6 +214,16 @@ const ROWS: [(&str, u64, &[Panel]); 6] = [
                     "{{instance}}",
                 )],
             },
+            Panel {
+                title: "Where is kube-proxy behind?",
+                description: "Services whose rules, which kube-proxy writes and an observer reads, have differed for 5 s or more.",
+                unit: "short",
+                look: Look::Lines,
+                series: &[(
+                    "sum by (instance) (pointsman_proxy_observed_behind_services) > 0",
+                    "{{instance}}",
+                )],
+            },
         ],
     ),
     (
@@ -285,7 +295,18 @@ const ROWS: [(&str, u64, &[Panel]); 6] = [
                         "sum by (instance) (rate(pointsman_proxy_disturbances_total[5m])) > 0",
                         "{{instance}} changed by another program",
                     ),
+                    (
+                        "sum by (instance) (rate(pointsman_proxy_repairs_total[5m])) > 0",
+                        "{{instance}} put right",
+                    ),
                 ],
+            },
+            Panel {
+                title: "Who lacks a right?",
+                description: "Rights that the API server refuses to a role; its log names them.",
+                unit: "short",
+                look: Look::Lines,
+                series: &[("pointsman_missing_rights > 0", "{{instance}}")],
             },
             Panel {
                 title: "What is not believed?",
