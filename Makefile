@@ -269,11 +269,11 @@ E2E_PACKAGES := \
   openssl:/usr/bin/openssl
 
 .PHONY: e2e
-e2e: deps ## Run upstream's end-to-end specs on a cluster with containerd (root; E2E_TEST=, GINKGO=, AGNHOST=paths; GROUP=, NODES=3, PROCS=3, RECORD=1)
+e2e: deps ## Run upstream's end-to-end specs on a cluster with containerd (root; E2E_TEST=, GINKGO=, AGNHOST=paths; GROUP=, NODES=3, PROCS=3, RECORD=1; DEBUG=1: a debug build)
 	@[ -x "$(E2E_TEST)" ] && [ -x "$(AGNHOST)" ] && [ -x "$(GINKGO)" ] || { echo "name upstream's programs: make e2e E2E_TEST=path AGNHOST=path GINKGO=path"; exit 2; }
 	$(call install,$(E2E_PACKAGES))
-	$(CARGO) build --locked --release --bin pointsman
-	tools/e2e/run.py --program target/release/pointsman --e2e-test $(abspath $(E2E_TEST)) --ginkgo $(abspath $(GINKGO)) --agnhost $(abspath $(AGNHOST)) \
+	$(CARGO) build --locked $(if $(DEBUG),,--release) --bin pointsman
+	tools/e2e/run.py --program target/$(if $(DEBUG),debug,release)/pointsman --e2e-test $(abspath $(E2E_TEST)) --ginkgo $(abspath $(GINKGO)) --agnhost $(abspath $(AGNHOST)) \
 	  --kubectl $(or $(KUBECTL),$$(command -v kubectl)) --nodes $(or $(NODES),3) --procs $(or $(PROCS),3) $(foreach group,$(GROUP),--group $(group)) $(if $(RECORD),--record)
 
 .PHONY: bench-up

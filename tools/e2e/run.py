@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs upstream's end-to-end specs of the network, of probes and of nodes against a cluster of `pointsman up`.
+"""Runs upstream's end-to-end specs of the API, of the network, of probes and of nodes against a cluster of `pointsman up`.
 
   run.py --program pointsman --e2e-test PATH --ginkgo PATH --agnhost PATH [--kubectl PATH] [--group NAME]... [--record]
 
@@ -32,6 +32,9 @@ GROUPS = {
     "proxy": r"\[sig-network\] Proxy|\[sig-node\] PreStop",
     "probes": r"\[sig-node\] Probing",
     "hooks": r"\[sig-node\] (Container Lifecycle Hook|Restartable Init Container Lifecycle Hook|Lifecycle )",
+    "api": r"\[sig-api-machinery\]",
+    "auth": r"\[sig-auth\]",
+    "network-api": r"\[sig-network\] (DefaultIngressClass|Ingress|Netpol API|Service ?CIDR)",
     "nodes": r"\[sig-node\] (NoExecuteTaintManager|Lease|NodeLease|Node Lifecycle|Events)",
 }
 
@@ -48,6 +51,24 @@ INAPPLICABLE = {
     r"\[Feature:OffByDefault\]": "upstream has the feature off by default",
     r"IPerf2|PerformanceDNS": "measures, and needs programs that are not here",
     r"invalid conntrack state bug|configurable pod resolv.conf": "needs an image with a program that is not here",
+    # What the API server refuses by design, see docs/api-server.md.
+    r"AdmissionWebhook|ConversionWebhook": "webhooks are refused",
+    r"ServerSideApply|create/apply|in a CR when preserving|embedded object of a CR": "server-side apply is refused",
+    r"CRUD Tests|PodCertificateRequest API operations": "server-side apply is refused, which comes last in these",
+    r"AdmissionPolicy .*should (allow|mutate|type|validate)|restrict access by-node": "admission policies are stored only",
+    r"CustomResourceValidationRules|CRDValidationRatcheting": "rules in CEL are not evaluated",
+    r"ResourceQuota .*(capture|verify|promptly|apply changes)": "quotas are stored only",
+    r"API priority and fairness": "classes of requests are not set by objects",
+    r"Aggregator|1\.17 [Ss]ample": "there is no aggregation",
+    r"aggregated discovery (interface \[|endpoint)|within each APIGroup": "looks for the group of aggregation",
+    r"accept \"application/vnd.kubernetes.protobuf\"$": "answers are JSON",
+    r"health handlers": "asks for the names of kube-apiserver's own checks",
+    r"Feature:StorageVersionAPI": "upstream has the feature off by default, too",
+    # What other programs do.
+    r"created by (rc|cronjob)|client with a CSR": "needs kube-controller-manager",
+    r"Projected PodCertificate|ClusterTrustBundleProjection\] should": "agents do not project certificates into pods",
+    r"token rotation": "takes a quarter of an hour",
+    r"\[Flaky\]": "upstream calls it flaky",
 }
 
 

@@ -35,6 +35,17 @@ pub fn stream(
     )
 }
 
+/// The answer to HEAD. Over HTTP/1 hyper leaves the body out, over HTTP/2 it does not, and clients end the stream.
+pub(crate) fn without_body<B: hyper::body::Body>(response: Response<B>) -> Response<Body> {
+    let length = response.body().size_hint().exact();
+    let mut response = response.map(|_| Full::default().boxed_unsync());
+    if let Some(length) = length {
+        let headers = response.headers_mut();
+        headers.entry(header::CONTENT_LENGTH).or_insert(length.into());
+    }
+    response
+}
+
 fn respond(code: StatusCode, content_type: &'static str, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() = code;

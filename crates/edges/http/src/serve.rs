@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Either};
 use hyper::body::{Body, Incoming};
 use hyper::service::service_fn;
@@ -30,7 +30,7 @@ use crate::accept::accept;
 use crate::book::Limits;
 use crate::gathered::Gathered;
 use crate::quiet::{Patience, Quiet, TooLong};
-use crate::reply::text;
+use crate::reply::{text, without_body};
 use crate::slots::{Reason, Slot, Slots};
 use crate::together::{Streams, Together, apart};
 use crate::turns;
@@ -235,8 +235,9 @@ impl Server {
     {
         let quiet = Quiet::new(Instant::now());
         let requests = quiet.clone();
-        let service = service_fn(move |request| {
+        let service = service_fn(move |request: Request<Incoming>| {
             let busy = requests.begin();
+            let whole = matches!(protocol, Protocol::Http1) || request.method() != Method::HEAD;
             let response = slot.ask().map(|()| answer(request));
             async move {
                 let Ok(response) = response else {
@@ -247,6 +248,7 @@ impl Server {
                     Protocol::Http2 => apart(response).await,
                 };
                 Ok::<_, Infallible>(match response {
+                    Some(response) if !whole => without_body(response).map(Either::Right),
                     Some(response) => response.map(|body| {
                         // The request is open until its body has been sent.
                         Either::Left(body.map_err(move |error| {

@@ -8,7 +8,7 @@ use crate::auth::tokens::Tokens;
 use crate::auth::{Authenticator, files, pki};
 use crate::background::accounts::{self, Wanting};
 use crate::background::{
-    aggregation, announce, bootstrap, definitions, expiry, garbage::Collector, namespaces, repair,
+    aggregation, announce, bootstrap, definitions, expiry, garbage::Collector, namespaces, ranges, repair,
 };
 use crate::cache::collection::Window;
 use crate::cache::{Cache, Observer};
@@ -30,7 +30,7 @@ use pointsman_telemetry::{BuildInfo, Registry, register_process};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -201,6 +201,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         keeping,
         tokio::spawn(collector.run(server.clone())),
         tokio::spawn(namespaces::run(server.clone())),
+        tokio::spawn(ranges::run(server.clone())),
         tokio::spawn(accounts::run(server.clone())),
         tokio::spawn(definitions::run(server.clone())),
         tokio::spawn(expiry::expire_events(server.clone(), config.event_ttl)),
@@ -288,6 +289,7 @@ fn assemble(config: &Config, store: EncryptedStore) -> Result<(Arc<Server>, Arc<
         root_ca: watch::Sender::default(),
         flow,
         work: Lanes::default(),
+        compacted: AtomicU64::default(),
         metrics,
         audit,
         nodes: NodeClient::new(

@@ -25,7 +25,7 @@ use pointsman_rules::{ApiError, Kind, schema};
 use pointsman_store::{Store, StoreError};
 use serde_json::Value;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use tokio::sync::watch;
 
 /// The state behind every request.
@@ -60,6 +60,9 @@ pub struct Server {
     pub flow: FlowControl,
     /// Where the work of large requests is done.
     pub work: Lanes,
+    /// Up to where history was dropped. A token of an earlier state has expired, also where the cache still knows it:
+    /// how long it is good does not depend on how much is written.
+    pub compacted: AtomicU64,
     /// What is counted.
     pub metrics: Metrics,
     /// Where requests are recorded, if they are.

@@ -19,6 +19,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 mod band;
+pub mod objects;
 mod repair;
 
 pub use band::first_address;
@@ -194,7 +195,7 @@ struct Planner<'a> {
     errors: FieldErrors,
 }
 
-impl Planner<'_> {
+impl<'a> Planner<'a> {
     /// Whether no other Service holds `claim` and nothing in this plan wants it.
     fn free(&self, claim: &Claim) -> bool {
         !self.wanted.contains(claim) && (self.held.contains(claim) || !self.in_use.holds(claim))
@@ -250,22 +251,15 @@ impl Planner<'_> {
             FieldError::invalid(path, vec![text], format!("failed to allocate IP {text}: {why}"))
         };
         // An address that the Service already has stays, even if the range has moved since.
-        if !self.held.contains(&claim) {
-            match self.range(IpFamily::of(address)) {
-                Some(range) if band::contains(range, address) => {}
-                Some(range) => {
-                    let range = format!("{}/{}", range.network, range.prefix);
-                    return self.errors.push(refused(format!(
-                        "the provided IP ({text}) is not in the valid range. The range of valid IPs is {range}"
-                    )));
-                }
-                None => {
-                    let family = IpFamily::of(address);
-                    return self
-                        .errors
-                        .push(refused(format!("{family} is not configured on this cluster")));
-                }
-            }
+        let family = IpFamily::of(address);
+        if !self.held.contains(&claim) && !self.ranges(family).any(|range| band::contains(range, address)) {
+            let why = match self.range_names(family) {
+                names if names.is_empty() => format!("{family} is not configured on this cluster"),
+                names => format!(
+                    "the provided IP ({text}) is not in the valid range. The range of valid IPs is {names}"
+                ),
+            };
+            return self.errors.push(refused(why));
         }
         if self.free(&claim) {
             self.wanted.insert(claim);
@@ -277,26 +271,25 @@ impl Planner<'_> {
 
     fn picked_address(&mut self, family: IpFamily) -> Option<String> {
         let path = "spec.clusterIPs";
-        let Some(range) = self.range(family) else {
+        let names = self.range_names(family);
+        if names.is_empty() {
             self.errors.push(FieldError::invalid(
                 path,
                 Vec::<String>::new(),
                 format!("failed to allocate IP: {family} is not configured on this cluster"),
             ));
             return None;
-        };
-        let bands = band::address_bands(range, self.pick);
-        let found = bands.map(Claim::Address).find(|claim| self.pickable(claim));
-        let Some(claim @ Claim::Address(address)) = found else {
-            let range = format!("{}/{}", range.network, range.prefix);
-            self.full(
-                path,
-                &format!("failed to allocate a serviceIP: range {range} is full"),
-            );
-            return None;
-        };
-        self.wanted.insert(claim);
-        Some(address.to_string())
+        }
+        for range in self.ranges(family) {
+            let mut bands = band::address_bands(range, self.pick);
+            if let Some(address) = bands.find(|address| self.pickable(&Claim::Address(*address))) {
+                self.wanted.insert(Claim::Address(address));
+                return Some(address.to_string());
+            }
+        }
+        let why = format!("failed to allocate a serviceIP: range {names} is full");
+        self.full(path, &why);
+        None
     }
 
     fn given_node_ports(&mut self, new: &Value) {
@@ -381,9 +374,15 @@ impl Planner<'_> {
         Some(port)
     }
 
-    fn range(&self, family: IpFamily) -> Option<IpRange> {
-        let of_family = |range: &&IpRange| IpFamily::of(range.network) == family;
-        self.cluster.service_ranges.iter().find(of_family).copied()
+    /// The ranges of a family, in the order in which they are drawn from.
+    fn ranges(&self, family: IpFamily) -> impl Iterator<Item = IpRange> + use<'a> {
+        let of_family = move |range: &IpRange| IpFamily::of(range.network) == family;
+        self.cluster.service_ranges.iter().copied().filter(of_family)
+    }
+
+    fn range_names(&self, family: IpFamily) -> String {
+        let names = self.ranges(family).map(|range| range.to_string());
+        names.collect::<Vec<_>>().join(", ")
     }
 
     fn full(&mut self, path: &str, detail: &str) {

@@ -4,6 +4,7 @@
 //! server holds afterwards are checked.
 
 mod cluster;
+mod custom;
 mod delete;
 mod kinds;
 mod read;

@@ -355,13 +355,19 @@ async fn requests_of_one_connection_neither_wait_for_each_other_nor_fall_togethe
         }
     }));
     let client = http2(address, &client_tls).await;
-    let ask = |path: &str| {
+    let ask_by = |method: &str, path: &str| {
         let uri = format!("https://{address}{path}");
-        let request = Request::get(uri).body(http_body_util::Empty::new()).unwrap();
+        let request = Request::builder().method(method).uri(uri);
+        let request = request.body(http_body_util::Empty::new()).unwrap();
         client.clone().send_request(request)
     };
+    let ask = |path: &str| ask_by("GET", path);
     let slow = tokio::spawn(ask("/computes"));
     computing.notified().await;
+    let head = ask_by("HEAD", "/").await.unwrap();
+    assert_eq!(head.headers()["content-length"], "4");
+    let body = BodyExt::collect(head.into_body()).await;
+    assert!(body.expect("the stream ends well").to_bytes().is_empty());
     assert_eq!(ask("/").await.unwrap().status(), 200);
     assert_eq!(ask("/panics").await.unwrap().status(), 500);
     go_on.send(()).unwrap();

@@ -2,9 +2,9 @@
 //!
 //! The service account `default`, and the authority of the server's certificate in the ConfigMap `kube-root-ca.crt`.
 //! kube-controller-manager may run beside: whoever is first makes the account. The ConfigMap is left to that program for a
-//! while where it leads, because it logs an error when somebody was faster. One that says something else is changed when
-//! the server starts and when its authority changes, and not otherwise, so that two writers that disagree do not keep
-//! each other busy.
+//! while where it leads, because it logs an error when somebody was faster. One that names nobody is mended like one that
+//! is gone. One that names somebody else is changed when the server starts and when its authority changes, and not
+//! otherwise, so that two writers that disagree do not keep each other busy.
 
 use super::{internal, with_body};
 use crate::cache::object::Object;
@@ -53,7 +53,9 @@ impl Observer for Wanting {
         match object.kind {
             kind if kind == &kinds::NAMESPACE && fate == Fate::Written => self.add(object.name()),
             kind if kind == &kinds::SERVICE_ACCOUNT && gone(DEFAULT_ACCOUNT) => self.add(object.namespace()),
-            kind if kind == &kinds::CONFIG_MAP && gone(ROOT_CA_MAP) => self.add(object.namespace()),
+            kind if kind == &kinds::CONFIG_MAP && object.name() == ROOT_CA_MAP => {
+                self.add(object.namespace())
+            }
             _ => {}
         }
     }
@@ -120,14 +122,22 @@ pub async fn equip(server: &Server, namespace: &str, since: Instant) -> Result<b
         let account = json!({"metadata": {"name": DEFAULT_ACCOUNT}});
         settled(create::create(server, &with_body(request, &account)).await)?;
     }
-    let map = root_ca_map(server);
-    if map.is_some() && server.find(&kinds::CONFIG_MAP, namespace, ROOT_CA_MAP).is_err() {
-        if since.elapsed() < PATIENCE && server.leads(PUBLISHER) {
-            return Ok(false);
-        }
+    let Some(map) = root_ca_map(server) else {
+        return Ok(true);
+    };
+    let found = server.find(&kinds::CONFIG_MAP, namespace, ROOT_CA_MAP);
+    let says = found.map(|found| !str_at(&found.value(), &["data", ROOT_CA_KEY]).is_empty());
+    if says == Ok(true) {
+        return Ok(true);
+    }
+    if since.elapsed() < PATIENCE && server.leads(PUBLISHER) {
+        return Ok(false);
+    }
+    if says.is_ok() {
+        publish(server, namespace).await?;
+    } else {
         let request = internal(Method::POST, &kinds::CONFIG_MAP, namespace, None);
-        let request = with_body(request, &map.unwrap_or_default());
-        settled(create::create(server, &request).await)?;
+        settled(create::create(server, &with_body(request, &map)).await)?;
     }
     Ok(true)
 }

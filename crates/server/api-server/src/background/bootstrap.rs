@@ -4,7 +4,7 @@
 //! profile and the Service `default/kubernetes`. All of it is idempotent and only adds what is missing, so it runs at
 //! every start.
 
-use super::{internal, through, with_body};
+use super::{internal, with_body};
 use crate::auth::bootstrap as roles;
 use crate::server::Server;
 use crate::settings::CONFIG_MAP;
@@ -13,14 +13,11 @@ use http::Method;
 use jiff::Timestamp;
 use pointsman_protocol::settings;
 use pointsman_rules::allocation::first_address;
-use pointsman_rules::kind::Subresource;
+use pointsman_rules::allocation::objects::CONFIGURED;
 use pointsman_rules::value::str_at;
 use pointsman_rules::{ApiError, Kind, kinds};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
-
-/// The range that a cluster begins with. Upstream's name.
-const SERVICE_CIDR: &str = "kubernetes";
 
 const NAMESPACES: &[&str] = &["default", "kube-system", "kube-public", "kube-node-lease"];
 
@@ -64,7 +61,6 @@ pub async fn run(server: &Server, advertised: Option<SocketAddr>) -> Result<(), 
         })
         .await?;
     }
-    mark_ready(server).await?;
     // Settings are announced on the ConfigMap that changes them; there is something to announce before anybody
     // has changed them.
     let settings = settings_map();
@@ -132,32 +128,6 @@ pub async fn publish_client_authorities(server: &Server, pem: &str, forgotten: &
         (existing != Some(&object)).then_some(object)
     })
     .await
-}
-
-/// Says that addresses are allocated from the first range, in the words of kube-controller-manager, which would
-/// otherwise say so by server-side apply.
-async fn mark_ready(server: &Server) -> Result<(), ApiError> {
-    let Some(kind) = Kind::by_type("networking.k8s.io/v1", "ServiceCIDR") else {
-        return Ok(());
-    };
-    let Ok(found) = server.find(kind, "", SERVICE_CIDR) else {
-        return Ok(());
-    };
-    let mut object = found.value();
-    if object["status"]["conditions"].is_array() {
-        return Ok(());
-    }
-    let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    object["status"] = json!({"conditions": [{
-        "type": "Ready", "status": "True", "reason": "", "message": "Kubernetes Service CIDR is ready",
-        "lastTransitionTime": now,
-    }]});
-    let request = with_body(internal(Method::PUT, kind, "", Some(SERVICE_CIDR)), &object);
-    let done = update::put(server, &through(request, Subresource::Status), SERVICE_CIDR).await;
-    match done {
-        Ok(_) | Err(ApiError::Conflict { .. }) => Ok(()),
-        Err(error) => Err(error),
-    }
 }
 
 /// Brings one object to the state that `next` computes from the existing one; `None` leaves it alone.
@@ -229,11 +199,9 @@ fn priority_class((name, value, description): (&str, i64, &str)) -> Value {
 /// The ranges that Services get their addresses from.
 fn service_cidr(server: &Server) -> Value {
     let ranges = server.cluster.service_ranges.iter();
-    let cidrs: Vec<String> = ranges
-        .map(|range| format!("{}/{}", range.network, range.prefix))
-        .collect();
+    let cidrs: Vec<String> = ranges.map(ToString::to_string).collect();
     json!({
-        "kind": "ServiceCIDR", "apiVersion": "networking.k8s.io/v1", "metadata": {"name": SERVICE_CIDR},
+        "kind": "ServiceCIDR", "apiVersion": "networking.k8s.io/v1", "metadata": {"name": CONFIGURED},
         "spec": {"cidrs": cidrs},
     })
 }

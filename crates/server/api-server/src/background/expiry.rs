@@ -11,6 +11,7 @@ use pointsman_store::Revision;
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How often events are looked over.
@@ -83,8 +84,12 @@ pub async fn compact(server: Arc<Server>, keep: Duration) {
             Ok(()) => server.metrics.store_took("compact", started.elapsed()),
             // Another server that shares the store was here before.
             Err(pointsman_store::StoreError::Compacted { .. }) => {}
-            Err(error) => tracing::warn!(%error, revision = revision.0, "cannot compact the store"),
+            Err(error) => {
+                tracing::warn!(%error, revision = revision.0, "cannot compact the store");
+                continue;
+            }
         }
+        server.compacted.store(revision.0, Ordering::Release);
     }
 }
 

@@ -13,6 +13,7 @@ pub mod expiry;
 pub mod garbage;
 pub mod graph;
 pub mod namespaces;
+pub mod ranges;
 pub mod repair;
 
 use crate::auth::User;

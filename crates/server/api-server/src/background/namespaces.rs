@@ -5,18 +5,25 @@ use crate::cache::object::Object;
 use crate::http::query::ListOptions;
 use crate::server::Server;
 use crate::write::delete::{DeleteOptions, delete_object};
-use crate::write::metadata::deleting;
-use crate::write::subresource;
+use crate::write::metadata::{deleting, time};
+use crate::write::{subresource, update};
 use http::Method;
+use jiff::{SignedDuration, Timestamp};
 use pointsman_rules::kind::Subresource;
-use pointsman_rules::value::{list_at, set};
+use pointsman_rules::value::{list_at, set, str_at};
 use pointsman_rules::{ApiError, Kind, kinds};
-use serde_json::Value;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How often a namespace whose contents take their time is looked at.
 const POLL: Duration = Duration::from_millis(300);
+/// After how long its conditions say what is left.
+const PATIENCE: SignedDuration = SignedDuration::from_secs(2);
+
+/// How many objects are left, by resource.
+type Left = BTreeMap<String, usize>;
 
 /// Works for ever.
 pub async fn run(server: Arc<Server>) {
@@ -51,22 +58,57 @@ pub async fn run(server: Arc<Server>) {
 async fn terminate(server: &Server, namespace: &Object) -> Result<bool, ApiError> {
     let is_pods = |kind: &Kind| kind.group.is_empty() && kind.plural == "pods";
     let mut left = empty(server, namespace, is_pods).await?;
-    if left == 0 {
+    if left.is_empty() {
         left = empty(server, namespace, |kind| !is_pods(kind)).await?;
     }
-    if left == 0 {
+    if left.is_empty() {
         finalize(server, namespace).await?;
+    } else {
+        say(server, namespace, &left, Timestamp::now()).await?;
     }
-    Ok(left == 0)
+    Ok(left.is_empty())
 }
 
-/// Deletes the objects of the kinds that are meant; returns how many there were.
-async fn empty(
-    server: &Server,
-    namespace: &Object,
-    meant: impl Fn(&Kind) -> bool,
-) -> Result<usize, ApiError> {
-    let mut left = 0;
+/// Says in the namespace's conditions what it waits for, in upstream's words.
+async fn say(server: &Server, namespace: &Object, left: &Left, now: Timestamp) -> Result<(), ApiError> {
+    let mut object = namespace.value();
+    let since: Option<Timestamp> = str_at(&object, &["metadata", "deletionTimestamp"]).parse().ok();
+    if since.is_none_or(|since| now.duration_since(since) < PATIENCE) {
+        return Ok(());
+    }
+    let counts: Vec<String> = left
+        .iter()
+        .map(|(resource, count)| format!("{resource} has {count} resource instances"))
+        .collect();
+    let remaining = format!("Some resources are remaining: {}", counts.join(", "));
+    let deleted = "All content successfully deleted, may be waiting on finalization";
+    let before = list_at(&object, &["status", "conditions"]);
+    if before.iter().any(|condition| condition["message"] == remaining) {
+        return Ok(());
+    }
+    let since = before
+        .first()
+        .map(|condition| condition["lastTransitionTime"].clone());
+    let since = since.unwrap_or_else(|| time(now).into());
+    let conditions = [
+        ("NamespaceDeletionContentFailure", "False", "ContentDeleted", deleted),
+        ("NamespaceContentRemaining", "True", "SomeResourcesRemain", remaining.as_str()),
+    ]
+    .map(|(kind, status, reason, message)| {
+        json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since})
+    });
+    set(&mut object, &["status", "conditions"], conditions.to_vec());
+    let request = internal(Method::PUT, namespace.kind, "", Some(namespace.name()));
+    let request = through(with_body(request, &object), Subresource::Status);
+    match update::put(server, &request, namespace.name()).await {
+        Ok(_) | Err(ApiError::NotFound(_) | ApiError::Conflict { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Deletes the objects of the kinds that are meant; returns which there were.
+async fn empty(server: &Server, namespace: &Object, meant: impl Fn(&Kind) -> bool) -> Result<Left, ApiError> {
+    let mut left = Left::new();
     for collection in server
         .cache
         .stored()
@@ -76,7 +118,7 @@ async fn empty(
         let options = ListOptions::parse(&request.query, false)?;
         let contents = crate::read::snapshot(server, &request, &options).await?.objects;
         for object in contents {
-            left += 1;
+            *left.entry(collection.kind.qualified_plural()).or_default() += 1;
             if deleting(&object.value()) {
                 continue;
             }

@@ -24,6 +24,7 @@ use render::Renderer;
 use select::Selection;
 use serde_json::json;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
 use watch::{Start, Terms, Watcher};
@@ -149,12 +150,15 @@ async fn stored_snapshot(
     after: Option<&str>,
 ) -> Result<Snapshot, ApiError> {
     // The store would be read from here to its end for every page of a list.
-    let recent = server
-        .cache
-        .of(kind)
-        .list_at(namespace, after, revision, server.cache.applied());
-    if let Some(snapshot) = recent {
-        return Ok(snapshot);
+    let applied = server.cache.applied();
+    let dropped = server.compacted.load(Ordering::Acquire);
+    // A token has expired where its history was dropped. A restored store is at an older revision than what was
+    // dropped of the one before.
+    if after.is_none() || revision.0 >= dropped || dropped > applied.0 {
+        let recent = server.cache.of(kind).list_at(namespace, after, revision, applied);
+        if let Some(snapshot) = recent {
+            return Ok(snapshot);
+        }
     }
     let collection = keys::collection(kind);
     let prefix = if namespace.is_empty() {

@@ -3,6 +3,8 @@
 mod admission;
 mod certificates;
 mod identity;
+mod lives;
+mod ranges;
 
 use super::*;
 use crate::auth::User;
@@ -32,8 +34,13 @@ impl Drop for World {
 
 impl World {
     async fn new() -> Self {
+        Self::with(|_| ()).await
+    }
+
+    async fn with(change: impl FnOnce(&mut Config)) -> Self {
         let home = tempfile::tempdir().unwrap();
-        let config = config(home.path().join("data"));
+        let mut config = config(home.path().join("data"));
+        change(&mut config);
         files::private_dir(&config.data_dir).unwrap();
         let store = open_store(&config).await.unwrap().unwrap();
         let (server, _) = assemble(&config, store).unwrap();
@@ -47,6 +54,17 @@ impl World {
     }
 
     async fn send(&self, user: &User, method: Method, path: &str, body: &Value) -> Response<HeldBody> {
+        self.send_for(user, method, path, body, "application/json").await
+    }
+
+    async fn send_for(
+        &self,
+        user: &User,
+        method: Method,
+        path: &str,
+        body: &Value,
+        accept: &str,
+    ) -> Response<HeldBody> {
         let peer = Peer {
             certificate: Some(user.clone()),
             loopback: true,
@@ -60,6 +78,7 @@ impl World {
             .method(method)
             .uri(path)
             .header(http::header::CONTENT_TYPE, content_type)
+            .header(http::header::ACCEPT, accept)
             .body(Full::new(Bytes::from(body.to_string())))
             .unwrap();
         handle(self.server.clone(), Arc::new(peer), message).await
@@ -245,4 +264,76 @@ async fn upstream_components_find_the_clients_authorities_and_a_range_that_is_re
     let proxy = User::new("system:kube-proxy", &[]);
     let ranges = "/apis/networking.k8s.io/v1/servicecidrs";
     assert_eq!(world.ask(&proxy, Method::GET, ranges, &json!(null)).await.0, 200);
+}
+
+#[tokio::test]
+async fn a_namespace_that_takes_its_time_says_what_it_waits_for() {
+    let world = World::new().await;
+    let map = json!({"metadata": {"name": "m", "finalizers": ["lab.test/held"]}});
+    let space = json!({"metadata": {"name": "d"}});
+    for (path, object) in [
+        ("/api/v1/namespaces", &space),
+        ("/api/v1/namespaces/d/configmaps", &map),
+    ] {
+        assert_eq!(world.ask(&admin(), Method::POST, path, object).await.0, 201);
+    }
+    let working = tokio::spawn(namespaces::run(world.server.clone()));
+    let mut changed = world.server.cache.of(&kinds::NAMESPACE).subscribe();
+    let path = "/api/v1/namespaces/d";
+    assert_eq!(world.ask(&admin(), Method::DELETE, path, &json!({})).await.0, 200);
+    let said = async {
+        loop {
+            let namespace = world.server.find(&kinds::NAMESPACE, "", "d").unwrap().value();
+            if let Some(conditions) = namespace["status"]["conditions"].as_array() {
+                return conditions.clone();
+            }
+            changed.changed().await.unwrap();
+        }
+    };
+    let said = tokio::time::timeout(Duration::from_secs(20), said).await.unwrap();
+    assert_eq!(said[0]["type"], "NamespaceDeletionContentFailure");
+    let left = "Some resources are remaining: configmaps has 1 resource instances";
+    assert_eq!(
+        (&said[1]["status"], &said[1]["message"]),
+        (&json!("True"), &json!(left))
+    );
+    working.abort();
+}
+
+#[tokio::test]
+async fn a_token_of_a_list_expires_with_the_history_however_little_is_written() {
+    let world = World::new().await;
+    let quotas = "/api/v1/namespaces/default/resourcequotas";
+    for name in ["a", "b", "c"] {
+        let quota = json!({"metadata": {"name": name}, "spec": {}});
+        assert_eq!(world.ask(&admin(), Method::POST, quotas, &quota).await.0, 201);
+    }
+    let page = async |token: &str| {
+        let path = format!("{quotas}?limit=1&continue={token}");
+        let response = world.send(&admin(), Method::GET, &path, &Value::Null).await;
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        serde_json::from_slice::<Value>(&body).unwrap()
+    };
+    let first = page("").await;
+    let token = first["metadata"]["continue"].as_str().unwrap();
+    assert_eq!(page(token).await["items"][0]["metadata"]["name"], "b");
+    let working = tokio::spawn(expiry::compact(world.server.clone(), Duration::from_millis(200)));
+    let lease = json!({"metadata": {"name": "later"}});
+    assert_eq!(world.ask(&admin(), Method::POST, LEASES, &lease).await.0, 201);
+    let expired = async {
+        loop {
+            let answer = page(token).await;
+            if answer["code"] == 410 {
+                return answer;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let expired = tokio::time::timeout(Duration::from_secs(20), expired)
+        .await
+        .unwrap();
+    let rest = page(expired["metadata"]["continue"].as_str().unwrap()).await;
+    assert_eq!(rest["items"][0]["metadata"]["name"], "b");
+    assert_eq!(rest["metadata"]["remainingItemCount"], 1);
+    working.abort();
 }

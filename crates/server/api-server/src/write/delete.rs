@@ -231,6 +231,7 @@ pub async fn delete_object(
     let name = object.name().to_owned();
     let namespace = object.namespace().to_owned();
     protect(kind, &name)?;
+    server.protect_address(kind, &name)?;
     let mut found = Some(object);
     let mut attempts = 0;
     loop {

@@ -4,6 +4,7 @@
 //! these kinds runs elsewhere, or nowhere: each row says so, and whoever creates an object is told.
 
 use super::{apps, core};
+use crate::allocation::objects;
 use crate::kind::ActedOn::{ByProgram, Nowhere};
 use crate::kind::Scope::{Cluster, Namespaced};
 use crate::kind::Subresource::{Approval, Scale, Status};
@@ -160,13 +161,34 @@ pub static POD_DISRUPTION_BUDGET: Kind = Kind {
 
 pub static SERVICE_CIDR: Kind = Kind {
     subresources: STATUS,
-    acted_on: Nowhere("Services get their addresses from the ranges of --service-cluster-ip-range alone"),
     strategy: &Declared {
         immutable: &["spec"],
+        prepare: objects::prepare,
+        validate: objects::validate,
         ..declared::STATUS
     },
     printer: columns(&[NAME, text("CIDRs", ".spec.cidrs[*]"), AGE]),
     ..networking("ServiceCIDR", "servicecidrs", Cluster)
+};
+
+pub static IP_ADDRESS: Kind = Kind {
+    short_names: &["ip"],
+    selectable: &["spec.parentRef"],
+    strategy: &Declared {
+        immutable: &["spec"],
+        names: NameRule::PathSegment,
+        validate: endpoint_slice::validate_ip_address,
+        ..declared::PLAIN
+    },
+    printer: columns(&[
+        NAME,
+        text(
+            "ParentRef",
+            "{.spec.parentRef.resource}/{.spec.parentRef.namespace}/{.spec.parentRef.name}",
+        ),
+        AGE,
+    ]),
+    ..networking("IPAddress", "ipaddresses", Cluster)
 };
 
 static AUTOSCALER: Kind = Kind {
@@ -491,25 +513,7 @@ pub static ALL: &[&Kind] = &[
         ]),
         ..networking("Ingress", "ingresses", Namespaced)
     },
-    &Kind {
-        short_names: &["ip"],
-        selectable: &["spec.parentRef"],
-        strategy: &Declared {
-            immutable: &["spec"],
-            names: NameRule::PathSegment,
-            validate: endpoint_slice::validate_ip_address,
-            ..declared::PLAIN
-        },
-        printer: columns(&[
-            NAME,
-            text(
-                "ParentRef",
-                "{.spec.parentRef.resource}/{.spec.parentRef.namespace}/{.spec.parentRef.name}",
-            ),
-            AGE,
-        ]),
-        ..networking("IPAddress", "ipaddresses", Cluster)
-    },
+    &IP_ADDRESS,
     &Kind {
         short_names: &["netpol"],
         acted_on: ByProgram("a network plugin that enforces it"),

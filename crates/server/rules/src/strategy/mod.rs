@@ -55,7 +55,7 @@ pub struct Context<'a> {
 /// Properties of the cluster that defaulting and validation depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterSettings {
-    /// Service ranges in order of preference: one per family, at most two.
+    /// Service ranges in order of preference: one per family, at most two, and then those that ServiceCIDRs add.
     pub service_ranges: Vec<IpRange>,
     /// First and last node port, inclusive.
     pub node_ports: (u16, u16),
@@ -68,6 +68,12 @@ pub struct IpRange {
     pub network: IpAddr,
     /// Length of the prefix in bits.
     pub prefix: u8,
+}
+
+impl std::fmt::Display for IpRange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.network, self.prefix)
+    }
 }
 
 /// Which half of an object a write may change.

@@ -8,7 +8,7 @@ use rcgen::{CertificateParams, DnType, KeyPair};
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 const CLIENTS: &str = "kubernetes.io/kube-apiserver-client";
 
-fn asking(name: &str, group: &str, signer: &str) -> Value {
+pub(super) fn asking(name: &str, group: &str, signer: &str) -> Value {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, "jane");
     params.distinguished_name.push(DnType::OrganizationName, group);

@@ -1,6 +1,7 @@
 //! Who gets a token, and what is it good for?
 
 use super::*;
+use crate::cache::{Fate, Observer};
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use http::header::AUTHORIZATION;
@@ -333,4 +334,52 @@ async fn the_authority_is_left_to_kube_controller_manager_for_a_while_where_it_l
         has("beside", &kinds::CONFIG_MAP, "kube-root-ca.crt"),
         "nobody else did"
     );
+}
+
+#[tokio::test]
+async fn an_authority_that_somebody_emptied_comes_back_and_another_one_stays() {
+    let world = World::with_pod().await;
+    world.server.root_ca.send_replace("pem".into());
+    let working = tokio::spawn(accounts::run(world.server.clone()));
+    let says = || {
+        let map = world.server.find(&kinds::CONFIG_MAP, "d", "kube-root-ca.crt");
+        map.map(|map| map.value()["data"]["ca.crt"].clone())
+            .unwrap_or_default()
+    };
+    let mut changed = world.server.cache.of(&kinds::CONFIG_MAP).subscribe();
+    let mut shown = async || {
+        let shown = async {
+            while says() != "pem" {
+                changed.changed().await.unwrap();
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), shown)
+            .await
+            .expect("the authority is there");
+    };
+    world.server.wanting.observe(
+        &world.server.find(&kinds::NAMESPACE, "", "d").unwrap(),
+        Fate::Written,
+    );
+    shown().await;
+    let path = "/api/v1/namespaces/d/configmaps/kube-root-ca.crt";
+    let change = async |text: &str| {
+        world
+            .answer(
+                &admin(),
+                Method::PATCH,
+                path,
+                &json!({"data": {"ca.crt": text}}),
+                200,
+            )
+            .await
+    };
+    change("").await;
+    shown().await;
+    working.abort();
+    change("other").await;
+    accounts::equip(&world.server, "d", std::time::Instant::now())
+        .await
+        .unwrap();
+    assert_eq!(says(), "other");
 }
