@@ -52,6 +52,7 @@ ROWS = [
     ("dns", "", ["slice written (answered) to answer"], 2, 1, "≤ 10 ms", "slice written to answer, p99"),
     ("sli", "", ["lines folded"], 3, 0, "≥ 100000/s", "lines folded of 5,000 programmers, 8 relays"),
     ("sli", "", ["commit to fold, p99"], 3, 0, "≤ 100 ms", "commit to fold, p99"),
+    ("sli", "", ["collector CPU with OTLP"], 3, 0, "≤ 5 %", "100 changes/s, each sent as a trace, of a core"),
     ("probes", "", ["1000 HTTP at 200 ms"], 6, 0, "≤ 20 %", "1,000 HTTP probes at 200 ms, of a core"),
     ("probes", "", ["10000 HTTP at 200 ms (default budget)"], 5, 0, "≤ 20 ms", "10,000 as the budget allows, jitter p99"),
     ("exec_cost", "", ["through the shim"], 1, 1, "≤ 0.227 ms", "CPU of the agent per exec probe (220/s in 5 % of a core)"),

@@ -6,7 +6,8 @@
 //!
 //! Starts the real API server, hollow programmers and the real collector as processes of their own, changes
 //! one EndpointSlice at the given rate, and reads what the collector says of itself and what the kernel says
-//! of its process. Once with a connection to each programmer, once through relays.
+//! of its process. Once with a connection to each programmer, once through relays. Then for ten programmers and 100 changes a
+//! second, without traces and with one of each change.
 
 #![expect(clippy::print_stdout, reason = "its output is the product")]
 
@@ -33,7 +34,7 @@ async fn main() {
     }
     let mut columns = Vec::new();
     for mode in [Mode::Direct, Mode::Relays(8)] {
-        let cluster = Cluster::start(&program, &sizes, mode).await;
+        let cluster = Cluster::start(&program, &sizes, mode, None).await;
         columns.push(cluster.measure(&sizes).await);
     }
     println!(
@@ -76,4 +77,45 @@ async fn main() {
         let cells: Vec<String> = columns.iter().map(show).collect();
         println!("| {name} | {target} | {} |", cells.join(" | "));
     }
+    traces(&program, sizes).await;
+}
+
+/// What it costs to send each change as a trace.
+async fn traces(program: &str, sizes: parts::Sizes) {
+    let sizes = parts::Sizes {
+        programmers: 10,
+        rate: 100,
+        ..sizes
+    };
+    let receiver = parts::receiver().await;
+    let mut columns = Vec::new();
+    for receiver in [None, Some(&*receiver)] {
+        let cluster = Cluster::start(program, &sizes, Mode::Direct, receiver).await;
+        columns.push(cluster.measure(&sizes).await);
+    }
+    let [without, with] = columns.as_slice() else {
+        unreachable!()
+    };
+    println!(
+        "\n| {} programmers, {} changes/s | target | without traces | with traces of all |",
+        sizes.programmers, sizes.rate
+    );
+    println!("|---|---|--:|--:|");
+    let percent = |it: &Figures| format!("{:.1} %", it.collector_cores * 100.0);
+    println!(
+        "| collector CPU with OTLP | ≤ 5 % of a core | {} | {} |",
+        percent(without),
+        percent(with)
+    );
+    let rates = [without, with].map(|it| [it.changes_per_second, it.traces_per_second]);
+    for (at, name) in ["changes that reached everybody", "traces sent"]
+        .iter()
+        .enumerate()
+    {
+        println!("| {name} | | {:.0}/s | {:.0}/s |", rates[0][at], rates[1][at]);
+    }
+    println!(
+        "| collector RSS | | {:.0} MiB | {:.0} MiB |",
+        without.collector_mib, with.collector_mib
+    );
 }

@@ -8,8 +8,8 @@ use pointsman_api_client::{Client, Patch, Resource};
 use pointsman_benches::process::usage;
 use pointsman_benches::server::{Server, free_address};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
@@ -50,6 +50,8 @@ pub struct Figures {
     pub delay_p99_ms: u64,
     pub delay_max_ms: u64,
     pub changes: f64,
+    pub changes_per_second: f64,
+    pub traces_per_second: f64,
     pub all_p99_ms: u64,
 }
 
@@ -69,7 +71,8 @@ impl Drop for Cluster {
 }
 
 impl Cluster {
-    pub async fn start(program: &str, sizes: &Sizes, mode: Mode) -> Self {
+    /// With a receiver, every change becomes a trace.
+    pub async fn start(program: &str, sizes: &Sizes, mode: Mode, receiver: Option<&str>) -> Self {
         let server = Server::start(program).await;
         let client = server.client.clone();
         create_objects(&client).await;
@@ -93,6 +96,8 @@ impl Cluster {
                 arguments.extend((0..of).map(relay));
             }
         }
+        arguments.extend(receiver.map(|url| format!("--otlp={url}")));
+        arguments.extend(receiver.map(|_| "--trace-share=1".to_owned()));
         arguments.push("--data-dir".to_owned());
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let collector = spawn(program, &arguments, &server.file("sli"));
@@ -132,6 +137,7 @@ impl Cluster {
             &after,
             "pointsman_sli_change_reached_seconds_bucket{share=\"1\",",
         );
+        let traces = "pointsman_sli_traces_total{result=\"sent\"}";
         let memory = usage(collector);
         let mib = |bytes: f64| bytes / f64::from(1 << 20);
         Figures {
@@ -144,6 +150,8 @@ impl Cluster {
             delay_p99_ms: delay.quantile(0.99),
             delay_max_ms: delay.quantile(1.0),
             changes: all.count() as f64,
+            changes_per_second: all.count() as f64 / took,
+            traces_per_second: (value(&after, traces) - value(&before, traces)) / took,
             all_p99_ms: all.quantile(0.99),
         }
     }
@@ -151,6 +159,37 @@ impl Cluster {
     async fn metrics(&self) -> String {
         get(&self.address, "/metrics").await.unwrap_or_default()
     }
+}
+
+/// A receiver of traces that throws them away; returns its URL.
+pub async fn receiver() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(throw_away(BufReader::new(stream)));
+        }
+    });
+    url
+}
+
+/// Answers the requests of a connection until it ends.
+async fn throw_away(mut stream: BufReader<TcpStream>) -> std::io::Result<()> {
+    let mut length = 0;
+    let mut line = String::new();
+    while stream.read_line(&mut line).await? > 0 {
+        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().map_err(std::io::Error::other)?;
+        }
+        if line == "\r\n" {
+            tokio::io::copy(&mut (&mut stream).take(length), &mut tokio::io::sink()).await?;
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+                .await?;
+        }
+        line.clear();
+    }
+    Ok(())
 }
 
 /// Changes one slice so many times a second.
@@ -178,7 +217,12 @@ async fn create_objects(client: &Client) {
         "metadata": { "name": "web-1", "labels": { "kubernetes.io/service-name": "web" } },
         "addressType": "IPv4", "ports": [], "endpoints": [] });
     let api = client.api(Resource::ENDPOINT_SLICES, Some("default"));
-    let _: Value = api.create(slice.to_string().into_bytes()).await.expect("a slice");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    // A server that answers may still be making its namespaces.
+    while let Err(error) = api.create::<Value>(slice.to_string().into_bytes()).await {
+        assert!(Instant::now() < deadline, "no slice: {error}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 fn spawn(program: &str, arguments: &[&str], last: &Path) -> Child {

@@ -1,17 +1,22 @@
 //! Do the manifests leave out every right that a role can do without?
 //!
 //! The embedded server evaluates no admission policies; here is checked that they are well formed, complete and
-//! bound. What the probers' lets through was seen on a kube-apiserver of Kubernetes 1.37: a prober's token changes its condition
+//! bound, and that the shutdown gate's asks what the gate knows. What the probers' lets through was seen on a kube-apiserver of Kubernetes 1.37: a prober's token changes its condition
 //! of pods of its node, and is refused other nodes' pods, other conditions and fields, labels, annotations and finalizers.
+//! The gate's was seen there to add its hook, with bounds of 1 s, 3 s and 5 s for grace periods of 4 s, 9 s and 12 s, and to leave
+//! alone pods with 3 s and those with a hook.
 
 use super::{deploy, documents, folders};
 use k8s_openapi::api::admissionregistration::v1::{
-    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+    MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding, ValidatingAdmissionPolicy,
+    ValidatingAdmissionPolicyBinding,
 };
+use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use pointsman_harness::Server;
+use pointsman_protocol::gate::{Question, Subject};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -77,11 +82,16 @@ async fn checks(folder: &str, account: &str, resource: &str) -> String {
         .map(|it| it.expression.as_str())
         .chain(validations.map(|it| it.expression.as_str()));
     let text = all.collect::<Vec<_>>().join("\n");
+    is_balanced(&text);
+    text
+}
+
+fn is_balanced(text: &str) {
     let count = |sign| text.matches(sign).count();
     assert_eq!(count('('), count(')'), "{text}");
     assert_eq!(count('['), count(']'), "{text}");
+    assert_eq!(count('{'), count('}'), "{text}");
     assert_eq!(count('"') % 2, 0, "{text}");
-    text
 }
 
 fn looks_at(text: &str, needed: &[&str]) {
@@ -118,6 +128,139 @@ async fn a_proxy_is_held_to_the_lease_of_its_own_node() {
             "request.namespace == \"pointsman-peers\"",
         ],
     );
+}
+
+/// What an expression that only puts texts together becomes.
+fn put_together(expression: &str, values: &[(&str, &str)]) -> String {
+    let part = |part: &str| {
+        let text = part
+            .strip_prefix('"')
+            .and_then(|rest| rest.strip_suffix('"'))
+            .map(str::to_owned);
+        text.unwrap_or_else(|| {
+            let value = values.iter().find(|(name, _)| *name == part);
+            value.unwrap_or_else(|| panic!("what is {part}?")).1.to_owned()
+        })
+    };
+    expression.split('+').map(|it| part(it.trim())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_gates_policy_asks_a_question_that_the_gate_knows_in_labelled_namespaces_only() {
+    let server = Server::start(&[]).await;
+    let policies: Vec<MutatingAdmissionPolicy> = typed(&server, "gate", "MutatingAdmissionPolicy").await;
+    let bindings: Vec<MutatingAdmissionPolicyBinding> =
+        typed(&server, "gate", "MutatingAdmissionPolicyBinding").await;
+    let ([policy], [binding]) = (policies.as_slice(), bindings.as_slice()) else {
+        panic!("there is one policy and one binding: {policies:?} {bindings:?}");
+    };
+    let (bound, spec) = (binding.spec.as_ref().unwrap(), policy.spec.as_ref().unwrap());
+    assert_eq!(bound.policy_name, policy.metadata.name);
+    let resources = bound.match_resources.as_ref().unwrap();
+    let labels = resources
+        .namespace_selector
+        .as_ref()
+        .unwrap()
+        .match_labels
+        .as_ref();
+    let labels: Vec<_> = labels.unwrap().iter().collect();
+    assert_eq!(
+        labels,
+        [(&"pointsman.io/shutdown-gate".to_owned(), &"enabled".to_owned())]
+    );
+
+    assert_eq!(
+        spec.failure_policy.as_deref(),
+        Some("Ignore"),
+        "a pod is created all the same"
+    );
+    let rules = spec
+        .match_constraints
+        .as_ref()
+        .unwrap()
+        .resource_rules
+        .as_ref()
+        .unwrap();
+    assert_eq!(
+        rules[0].operations.as_deref(),
+        Some(["CREATE".to_owned()].as_slice())
+    );
+    assert_eq!(
+        rules[0].resources.as_deref(),
+        Some(["pods".to_owned()].as_slice())
+    );
+    let variable = |name: &str| {
+        let mut variables = spec.variables.iter().flatten();
+        let found = variables.find(|it| it.name == name);
+        found
+            .unwrap_or_else(|| panic!("no variable {name}"))
+            .expression
+            .as_str()
+    };
+    let conditions = spec
+        .match_conditions
+        .iter()
+        .flatten()
+        .map(|it| it.expression.as_str());
+    let patches = spec.mutations.iter().flatten();
+    let patches: Vec<&str> = patches
+        .map(|it| it.json_patch.as_ref().unwrap().expression.as_deref().unwrap())
+        .collect();
+    let variables = spec.variables.iter().flatten().map(|it| it.expression.as_str());
+    for text in conditions.chain(variables).chain(patches.iter().copied()) {
+        is_balanced(text);
+    }
+    // All but the annotation is for pods without a hook of their own.
+    let (annotation, others) = patches.split_first().unwrap();
+    looks_at(annotation, &["pointsman.io/shutdown-gate-hook", "variables.said"]);
+    assert_eq!(others.len(), 2);
+    assert!(
+        others.iter().all(|it| it.starts_with("variables.hasHook ? [] :")),
+        "{others:?}"
+    );
+    assert_eq!(
+        variable("hook"),
+        r#"{"exec": {"command": ["sh", "-c", variables.command]}}"#
+    );
+
+    let url = put_together(
+        variable("url"),
+        &[("request.namespace", "shop"), ("variables.bound", "5s")],
+    );
+    let (host, asked) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
+    let services: Vec<Service> = typed(&server, "sli", "Service").await;
+    let gate = services
+        .iter()
+        .find(|it| it.metadata.name.as_deref() == Some("pointsman-gate"));
+    let gate = gate.expect("the gate has a Service");
+    let port = gate.spec.as_ref().unwrap().ports.as_ref().unwrap()[0].port;
+    let namespace = gate.metadata.namespace.as_deref().unwrap();
+    assert_eq!(host, format!("pointsman-gate.{namespace}.svc:{port}"));
+    let (path, query) = asked.split_once('?').unwrap();
+    let shell = |text: &str| {
+        text.replace("$POINTSMAN_POD_NAME", "web-1")
+            .replace("$POINTSMAN_POD_UID", "u1")
+    };
+    let question = Question::decode(&format!("/{}", shell(path)), &shell(query)).unwrap();
+    let about = Subject::Pod {
+        pod: "shop/web-1".into(),
+        uid: "u1".into(),
+    };
+    assert_eq!(question.subject, about);
+    let waits = question.bound.unwrap() + question.drain;
+    // Without it, servers that end at once lose the requests they have.
+    assert_eq!(question.drain.as_secs(), 1);
+    for name in ["POINTSMAN_POD_NAME", "POINTSMAN_POD_UID"] {
+        assert!(variable("names").contains(&format!("dyn(\"{name}\")")));
+    }
+    for patience in ["wget -qO- -T ", "curl -fsS -m "] {
+        let (_, rest) = variable("command").split_once(patience).unwrap();
+        let seconds: u64 = rest.split(' ').next().unwrap().parse().unwrap();
+        assert!(
+            seconds > waits.as_secs(),
+            "{patience} gives up before the gate answers"
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

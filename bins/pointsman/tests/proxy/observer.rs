@@ -57,6 +57,12 @@ fn chain_of_iptables(network: &Network, name: &str) -> String {
     format!("KUBE-SVC-{}", &hash(network, &format!("default/{name}tcp"))[..16])
 }
 
+/// The chain of one of its endpoints there.
+fn chain_of_endpoint(network: &Network, name: &str, address: &str) -> String {
+    let hash = hash(network, &format!("default/{name}tcp{address}:8080"));
+    format!("KUBE-SEP-{}", &hash[..16])
+}
+
 fn hash(network: &Network, text: &str) -> String {
     let digest = format!("printf {text} | sha256sum | cut -c1-64 | tr a-f A-F");
     network
@@ -298,7 +304,7 @@ fn chains(lab: &Lab<'_>, endpoints: &[&str]) -> String {
         &lab.services[0].1,
         chain_of_iptables(lab.network, lab.services[0].0),
     );
-    let endpoint = |slot: usize| format!("KUBE-SEP-AAAAAAAAAAAAAAA{slot}");
+    let endpoint = |slot: usize| chain_of_endpoint(lab.network, lab.services[0].0, endpoints[slot]);
     let (mut names, mut rules) = (String::new(), String::new());
     for (slot, to) in endpoints.iter().enumerate() {
         let (name, left) = (endpoint(slot), endpoints.len() - slot);
@@ -390,6 +396,18 @@ fn rules_of_iptables_mode<'a>(network: &'a Network, interface: &str) -> Lab<'a> 
         "{}",
         lab.behind()
     );
+    restore(&lab, &["10.0.1.6"]);
+    lab.all_is_well();
+    let endpoint = chain_of_endpoint(network, "web", "10.0.1.6");
+    network.node.sh(&format!(
+        "iptables-{interface} -t nat -R {endpoint} 2 -p tcp -j DNAT --to-destination 10.0.9.9:8080"
+    ));
+    eventually("the lost endpoint is missed", || {
+        let behind = lab.behind();
+        let differs = behind["differs"].as_str();
+        behind["service"] == "default/web"
+            && differs.is_some_and(|it| it.contains("does not send to 10.0.1.6:8080"))
+    });
     restore(&lab, &["10.0.1.6"]);
     lab.all_is_well();
     network

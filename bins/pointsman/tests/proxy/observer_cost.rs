@@ -63,7 +63,17 @@ fn usage(pid: u32) -> (f64, f64, f64) {
 
 #[test]
 #[ignore = "needs PEER_KUBE_PROXY, and minutes"]
-fn an_observer_costs_little_beside_kube_proxy_in_a_large_cluster() {
+fn an_observer_costs_little_beside_kube_proxy_in_a_large_cluster_in_nftables_mode() {
+    costs_little_beside_kube_proxy("nftables");
+}
+
+#[test]
+#[ignore = "needs PEER_KUBE_PROXY, and minutes"]
+fn an_observer_costs_little_beside_kube_proxy_in_a_large_cluster_in_iptables_mode() {
+    costs_little_beside_kube_proxy("iptables");
+}
+
+fn costs_little_beside_kube_proxy(mode: &str) {
     pointsman_testkit::require_netns!();
     let services = std::env::var("POINTSMAN_SERVICES").map_or(SERVICES, |count| count.parse().unwrap());
     let network = Network::new();
@@ -74,15 +84,15 @@ fn an_observer_costs_little_beside_kube_proxy_in_a_large_cluster() {
         stream::iter(made).buffer_unordered(32).try_collect::<()>().await
     });
     made.unwrap();
-    start_kube_proxy(&mut cluster, "nftables");
-    cluster.start_observer("nftables");
+    start_kube_proxy(&mut cluster, mode);
+    cluster.start_observer(mode);
     let said = |cluster: &Cluster<'_>| {
         cluster.metric("pointsman_proxy_watermark_resource_version{resource=\"endpointslices\"}")
     };
     let began = Instant::now();
     eventually_within(PATIENCE, "the first rules are said", || said(&cluster) > 0.0);
     eprintln!(
-        "{services} x {ENDPOINTS}: all rules are said after {:.0?}",
+        "{mode}, {services} x {ENDPOINTS}: all rules are said after {:.0?}",
         began.elapsed()
     );
 
@@ -99,7 +109,7 @@ fn an_observer_costs_little_beside_kube_proxy_in_a_large_cluster() {
     let (after, resident, most) = usage(pid);
     let share = (after - before) / began.elapsed().as_secs_f64();
     eprintln!(
-        "{services} x {ENDPOINTS}, 1 change/s: {:.2} % of a core, {resident:.1} MiB resident, {most:.1} MiB at most",
+        "{mode}, {services} x {ENDPOINTS}, 1 change/s: {:.2} % of a core, {resident:.1} MiB resident, {most:.1} MiB at most",
         share * 100.0
     );
     eventually_within(PATIENCE, "all changes are said", || {

@@ -1,7 +1,6 @@
 //! The collector against a running API server, with programmers that say what the test wants.
 
 mod accuracy;
-mod browser;
 mod gate;
 mod killed;
 mod measured;

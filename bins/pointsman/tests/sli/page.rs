@@ -2,12 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use base64::Engine;
 use futures::StreamExt;
 use pointsman_api_client::{DeleteOptions, Resource};
+use pointsman_harness::browser::Browser;
 use serde_json::json;
 
-use crate::browser::Browser;
 use crate::programmer::Programmer;
 use crate::site::{Site, endpoints, get};
 
@@ -15,15 +14,6 @@ const TAB: &str = "\u{e004}";
 const SPACE: &str = " ";
 const END: &str = "\u{e010}";
 const ENTER: &str = "\u{e007}";
-
-/// Keeps a picture for the documentation when `POINTSMAN_SCREENSHOTS` names a directory.
-async fn keep(browser: &Browser, name: &str) {
-    if let Ok(directory) = std::env::var("POINTSMAN_SCREENSHOTS") {
-        let picture = browser.picture().await;
-        let bytes = base64::engine::general_purpose::STANDARD.decode(picture).unwrap();
-        std::fs::write(format!("{directory}/{name}.png"), bytes).unwrap();
-    }
-}
 
 async fn service(site: &Site) -> u64 {
     let service = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "web" },
@@ -51,7 +41,7 @@ async fn the_page_follows_live_and_names_the_node_that_is_late() {
     browser
         .until("document.querySelector('[data-service=\"default/web\"]').innerText.includes('yes')")
         .await;
-    keep(&browser, "page-calm").await;
+    browser.keep("page-calm").await;
 
     let version = site.terminate("a", &uid).await;
     one.commit(version);
@@ -79,9 +69,9 @@ async fn the_page_follows_live_and_names_the_node_that_is_late() {
     assert!(row.as_str().unwrap().contains("waits for n2"), "{row}");
     let time = "/^\\d\\d:\\d\\d:\\d\\d$/.test(document.querySelector('#waterfall tbody time').textContent)";
     assert_eq!(browser.value(time).await, true, "each change has its time");
-    keep(&browser, "page-behind").await;
+    browser.keep("page-behind").await;
     browser.prefer("dark").await;
-    keep(&browser, "page-behind-dark").await;
+    browser.keep("page-behind-dark").await;
     look_closer(&browser).await;
 
     two.commit(version);
@@ -129,7 +119,9 @@ async fn a_frozen_proxy_is_the_headline_with_how_long_what_it_lacks_and_who_wait
         .value("document.getElementById('summary').dataset.level")
         .await;
     assert_eq!(level, "behind");
-    keep(&browser, "page-frozen").await;
+    let waits = "[...document.querySelectorAll('#waiting, #waiting-note')].map((it) => it.textContent)";
+    assert_eq!(browser.value(waits).await, json!(["1", "no gate has opened yet"]));
+    browser.keep("page-frozen").await;
     browser.close().await;
 }
 
@@ -153,7 +145,7 @@ async fn look_closer(browser: &Browser) {
         true,
         "what the node holds up comes first"
     );
-    keep(browser, "page-node").await;
+    browser.keep("page-node").await;
     browser.value("history.back()").await;
     browser
         .until("!document.body.dataset.focus && document.querySelectorAll('#waterfall tbody tr').length > 1")
@@ -258,12 +250,16 @@ async fn the_page_stays_short_and_quick_with_5000_nodes_and_2000_services() {
             browser
                 .until("document.documentElement.scrollWidth <= innerWidth")
                 .await;
+            // On a machine that stalls all are silent for a moment, and the troubled are not folded.
+            browser
+                .until("document.getElementById('summary').dataset.level === 'ok'")
+                .await;
             let height = browser.value("document.body.scrollHeight").await;
             assert!(
                 height.as_u64() < Some(highest),
                 "{width} px wide and {height} px high"
             );
-            keep(&browser, &format!("page-{width}-{scheme}")).await;
+            browser.keep(&format!("page-{width}-{scheme}")).await;
         }
         let cards = "getComputedStyle(document.querySelector('#waterfall tbody tr')).display === 'grid'";
         assert_eq!(

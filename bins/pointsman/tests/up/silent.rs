@@ -2,6 +2,7 @@
 
 use crate::cluster::{Cluster, eventually, program};
 use crate::harm::Stopped;
+use pointsman_harness::browser::Browser;
 use pointsman_testkit::require_netns;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -32,6 +33,36 @@ fn metric(cluster: &Cluster, series: &str) -> f64 {
         .next()
         .unwrap_or_else(|| panic!("no {series} in {metrics}"));
     value.trim().parse().unwrap()
+}
+
+/// The page of a cluster in a real browser.
+struct Page {
+    runtime: tokio::runtime::Runtime,
+    browser: Browser,
+}
+
+impl Page {
+    fn open(cluster: &Cluster) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let url = cluster.facts["page"].as_str().unwrap();
+        let browser = runtime.block_on(async {
+            let browser = Browser::start(1000, 1000).await;
+            browser.open(url).await;
+            browser
+        });
+        Self { runtime, browser }
+    }
+
+    /// Waits until the page's sentence is one of these, at this level.
+    fn says(&self, level: &str, sentence: &str) {
+        let text = "document.getElementById('sentence').textContent";
+        let shown = "document.getElementById('summary').dataset.level";
+        let expression = format!("{shown} === '{level}' && new RegExp('{sentence}').test({text})");
+        self.runtime.block_on(self.browser.until(&expression));
+    }
 }
 
 /// What came of the gate of a pod, once it is open.
@@ -92,6 +123,8 @@ fn a_frozen_proxy_is_behind_on_the_page_in_metrics_and_at_the_gate_until_it_goes
     ];
     assert_eq!(cluster.pointsman("exec", &ask).stdout, b"401");
 
+    let page = Page::open(&cluster);
+    page.says("ok", "");
     let frozen = Stopped::proxy(&cluster, "n2");
     // Long enough for it to be given up, if silence were an excuse.
     let seen = eventually("n2 is silent for more than 33 s", || {
@@ -111,6 +144,7 @@ fn a_frozen_proxy_is_behind_on_the_page_in_metrics_and_at_the_gate_until_it_goes
     let silent = "pointsman_sli_programmers{state=\"silent\"}";
     assert_eq!(metric(&cluster, silent), 1.0, "what the alert looks at");
 
+    page.says("behind", "^n2 silent [0-9.]+ s");
     cluster.kubectl(&["delete", "pod", "one"]);
     let gate = gate_of(&cluster, "one");
     assert_eq!(
@@ -123,6 +157,9 @@ fn a_frozen_proxy_is_behind_on_the_page_in_metrics_and_at_the_gate_until_it_goes
         "one that is overdue is not worth the bound: {gate}"
     );
 
+    page.says("behind", "^n2 silent [0-9.]+ s: .*default.web missing there");
+    page.runtime.block_on(page.browser.keep("page-frozen-proxy"));
+
     drop(frozen);
     eventually("all is well again", || {
         let state = state(&cluster);
@@ -131,6 +168,8 @@ fn a_frozen_proxy_is_behind_on_the_page_in_metrics_and_at_the_gate_until_it_goes
         well.then_some(())
     });
     assert_eq!(metric(&cluster, silent), 0.0);
+    page.says("ok", "");
+    page.runtime.block_on(page.browser.close());
     cluster.kubectl(&["delete", "pod", "two"]);
     assert_eq!(gate_of(&cluster, "two")["outcome"], "everywhere");
 }

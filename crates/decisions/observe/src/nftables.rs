@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::place::Statement;
 use crate::said::said;
+use crate::tracker::Language;
 
 /// The table of each family.
 pub const TABLE: &str = "kube-proxy";
@@ -76,8 +77,16 @@ pub fn service_of(chain: &str) -> Option<ServiceName> {
         .then(|| ServiceName::new(namespace, name).ok())?
 }
 
+/// What kube-proxy's rules are written in. All chains of a Service have its name.
+pub const fn language<A: Address>() -> Language<A> {
+    Language {
+        statement,
+        parts: |_| Vec::new(),
+    }
+}
+
 /// What the rules say about a Service in this state; nothing if there is none.
-pub fn statement<A: Address>(state: Option<&ServiceState<A>>) -> Statement<A> {
+fn statement<A: Address>(state: Option<&ServiceState<A>>) -> Statement<A> {
     said(state, name)
 }
 

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use pointsman_dataplane::trigger::Trigger;
 use pointsman_dataplane::{Change, ServiceState, Watermark};
+use pointsman_iptables::name::{ChainName, NameHash, Role};
 use pointsman_model::{Address, ServiceName};
 
 use crate::place::{Content, Key, Place, Statement, difference};
@@ -50,8 +51,14 @@ pub struct Behind {
     pub services: usize,
 }
 
-/// What rules say about a Service in a state. Each of kube-proxy's modes says it in its own words.
-pub type Language<A> = fn(Option<&ServiceState<A>>) -> Statement<A>;
+/// Each of kube-proxy's modes says what it says in its own words.
+#[derive(Debug)]
+pub struct Language<A> {
+    /// What rules say about a Service in a state.
+    pub statement: fn(Option<&ServiceState<A>>) -> Statement<A>,
+    /// The chains that others of the Service lead to, where their names do not say whose they are.
+    pub parts: fn(&ServiceState<A>) -> Vec<NameHash>,
+}
 
 type State<A> = Option<Arc<ServiceState<A>>>;
 
@@ -127,6 +134,12 @@ impl<A: Address> Tracker<A> {
                 self.owners.replace(name, &before, &after, number);
             }
         }
+        for Change { name, after, .. } in &changes {
+            let parts = |state: Option<&Arc<_>>| state.map_or(Vec::new(), |it| (self.language.parts)(it));
+            let latest = self.services.get(name).and_then(Watched::latest);
+            self.owners
+                .replace_parts(name, parts(latest), parts(after.as_ref()));
+        }
         for Change { name, after, .. } in changes {
             let latest = self.services.get(&name).and_then(Watched::latest);
             if latest == after.as_ref() {
@@ -152,7 +165,7 @@ impl<A: Address> Tracker<A> {
     }
 
     fn said_in(&self, state: Option<&Arc<ServiceState<A>>>) -> Statement<A> {
-        (self.language)(state.map(|state| &**state))
+        (self.language.statement)(state.map(|state| &**state))
     }
 
     /// Whether what is said at a place is another Service's to say.
@@ -191,7 +204,11 @@ impl<A: Address> Tracker<A> {
 
     /// Somebody has written a chain.
     pub fn doubt_chain(&mut self, chain: &str) {
-        if let Some(name) = self.owners.chains.get(chain) {
+        let part = || match ChainName::parse(chain)? {
+            ChainName::Service(Role::Endpoint, hash) => self.owners.parts.get(&hash),
+            _ => None,
+        };
+        if let Some(name) = self.owners.chains.get(chain).or_else(part) {
             self.doubtful.insert(name.clone());
         }
     }
@@ -395,6 +412,8 @@ impl<A> Watched<A> {
 struct Owners<A> {
     keys: HashMap<Key<A>, ServiceName>,
     chains: HashMap<Box<str>, ServiceName>,
+    /// Whose chains others lead to, of which there is one for each endpoint.
+    parts: HashMap<NameHash, ServiceName>,
     /// Destinations that a Service gave up, and the step in which it did so last, until that is said.
     contested: HashMap<Key<A>, u64>,
     /// The same in the order of the steps.
@@ -406,6 +425,7 @@ impl<A> Default for Owners<A> {
         Self {
             keys: HashMap::new(),
             chains: HashMap::new(),
+            parts: HashMap::new(),
             contested: HashMap::new(),
             given_up: VecDeque::new(),
         }
@@ -438,6 +458,14 @@ impl<A: Address> Owners<A> {
                 Place::Chain(chain) => drop(self.chains.insert(chain.as_str().into(), name.clone())),
             }
         }
+    }
+
+    fn replace_parts(&mut self, name: &ServiceName, before: Vec<NameHash>, after: Vec<NameHash>) {
+        for part in before {
+            self.parts.remove(&part);
+        }
+        self.parts
+            .extend(after.into_iter().map(|part| (part, name.clone())));
     }
 
     fn give_up(&mut self, key: Key<A>, step: u64) {

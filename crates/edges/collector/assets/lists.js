@@ -25,7 +25,8 @@ export function cards(state) {
   say("coverage-note", `${others}; coverage ${(sli.pooled.coverage * 100).toFixed(1)} %`);
   say("waiting", whole(gates.waitingTotal));
   const last = gates.recent[0];
-  say("waiting-note", last ? `last one waited ${span(last.waitedSeconds)}: ${last.outcome}` : "none was asked for yet");
+  const none = gates.waitingTotal ? "no gate has opened yet" : "none was asked for yet";
+  say("waiting-note", last ? `last one waited ${span(last.waitedSeconds)}: ${last.outcome}` : none);
   const today = sli.day;
   say("day", estimate(today.figure));
   $("day").dataset.verdict = today.verdict;

@@ -67,8 +67,8 @@ impl<A: Address> Observer<A> {
         if has_family(A::FAMILY) {
             let mut reader = Reader {
                 tracker: Tracker::new(match mode {
-                    Mode::Iptables => iptables::statement,
-                    Mode::Nftables => nftables::statement,
+                    Mode::Iptables => iptables::language(),
+                    Mode::Nftables => nftables::language(),
                 }),
                 mode,
                 commits: Commits::follow().map_err(std::io::Error::other)?,
@@ -135,7 +135,7 @@ fn nothing_to_say<A: Address>(inputs: &mpsc::Receiver<Follow<A>>, report: impl F
 enum Rules<A> {
     Table(KubeProxyTable),
     Chains {
-        announced: KubeProxyChains<A>,
+        announced: Box<KubeProxyChains<A>>,
         polled: PolledChains<A>,
         /// Where they are written by the older interface: what reading them took last.
         poll: Option<Poll>,
@@ -158,7 +158,7 @@ impl<A: Address> Rules<A> {
         Ok(match mode {
             Mode::Nftables => Self::Table(KubeProxyTable::open()?),
             Mode::Iptables => Self::Chains {
-                announced: KubeProxyChains::open()?,
+                announced: Box::new(KubeProxyChains::open()?),
                 polled: PolledChains::open()?,
                 poll: None,
             },

@@ -2,10 +2,12 @@
 //!
 //! [`Server`] is an API server on a temporary directory, [`wire`] speaks plain HTTP to it, and [`cluster`] adds
 //! controllers and a fake kubelet; [`attack`] means ill, and [`Probed`] notes when it is probed. Nothing of these knows how the program works inside. [`agent`] has the parts of a
-//! node in the test's own process instead, on a runtime that only pretends; [`containerd`] starts the one with real images.
+//! node in the test's own process instead, on a runtime that only pretends; [`containerd`] starts the one with real images,
+//! and [`browser`] a real browser.
 
 pub mod agent;
 pub mod attack;
+pub mod browser;
 pub mod cluster;
 pub mod containerd;
 pub mod flood;

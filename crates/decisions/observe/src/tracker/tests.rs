@@ -8,7 +8,7 @@ use pointsman_testkit::history::{event, fold};
 use proptest::prelude::*;
 
 use super::*;
-use crate::nftables::statement;
+use crate::nftables;
 use crate::place::{Chain, Content};
 
 /// The rules of kube-proxy, which writes what it was given, whole, whenever it comes to it.
@@ -18,7 +18,7 @@ type Rules = BTreeMap<ServiceName, State<Ipv4Addr>>;
 fn whole(rules: &Rules) -> Statement<Ipv4Addr> {
     rules
         .values()
-        .flat_map(|state| statement(state.as_deref()))
+        .flat_map(|state| (nftables::language().statement)(state.as_deref()))
         .collect()
 }
 
@@ -45,7 +45,7 @@ impl World {
     fn new() -> Self {
         Self {
             index: Index::new(NodeName::from("n1"), ExternalIps::Honoured, Moment(0)),
-            tracker: Tracker::new(statement),
+            tracker: Tracker::new(nftables::language()),
             history: Vec::new(),
             written: 0,
             rules: Rules::new(),

@@ -28,6 +28,8 @@ pub(super) type Dispatch<A> = BTreeMap<(Map, Key<A>), Content<A>>;
 pub struct KubeProxyChains<A> {
     client: Client,
     dispatch: Dispatch<A>,
+    /// Which of these chains lead where [`GROUND`] says, by its places.
+    leads: BTreeSet<usize>,
     /// When these were read.
     of: Option<Generation>,
     /// Destinations about which they say something else than when somebody last asked for these.
@@ -39,6 +41,7 @@ impl<A: Address> KubeProxyChains<A> {
         Ok(Self {
             client: open()?,
             dispatch: Dispatch::new(),
+            leads: BTreeSet::new(),
             of: None,
             changed: BTreeSet::new(),
         })
@@ -71,10 +74,19 @@ impl<A: Address> KubeProxyChains<A> {
     /// What is missing of that without which no Service works.
     pub fn missing(&mut self) -> Result<Option<String>, ProgramError> {
         self.at_one_moment(|chains| {
-            for (table, chain, mentioned) in GROUND {
-                let leads = |expr: &Expr| leads_to(expr).is_some_and(|name| name == *mentioned);
-                let rules = chains.rules(&Name::fixed(table), &Name::fixed(chain))?;
-                if !rules.iter().flatten().any(leads) {
+            for (place, (table, chain, mentioned)) in GROUND.iter().enumerate() {
+                // Chains that find a Service are long, and were read already.
+                let there = match DISPATCH.contains(&(*table, *chain)) {
+                    true => chains.leads.contains(&place),
+                    false => {
+                        let rules = chains.rules(&Name::fixed(table), &Name::fixed(chain))?;
+                        rules
+                            .iter()
+                            .flatten()
+                            .any(|expr| leads_to(expr) == Some(*mentioned))
+                    }
+                };
+                if !there {
                     return Ok(Some(format!(
                         "chain {chain} of table {table} has no rule with {mentioned}"
                     )));
@@ -105,9 +117,13 @@ impl<A: Address> KubeProxyChains<A> {
     }
 
     fn read_dispatch(&mut self) -> Result<(), RequestError> {
-        let mut dispatch = Dispatch::new();
+        let (mut dispatch, mut leads) = (Dispatch::new(), BTreeSet::new());
         for (table, chain) in DISPATCH {
+            let shared = |place: &usize| (GROUND[*place].0, GROUND[*place].1) == (*table, *chain);
+            let shared: Vec<usize> = (0..GROUND.len()).filter(shared).collect();
             for exprs in self.rules(&Name::fixed(table), &Name::fixed(chain))? {
+                let found = |place: &&usize| exprs.iter().any(|it| leads_to(it) == Some(GROUND[**place].2));
+                leads.extend(shared.iter().filter(found));
                 let Some((key, content)) = destination(&exprs) else {
                     continue;
                 };
@@ -125,7 +141,7 @@ impl<A: Address> KubeProxyChains<A> {
         };
         self.changed.extend(differs(&self.dispatch, &dispatch));
         self.changed.extend(differs(&dispatch, &self.dispatch));
-        self.dispatch = dispatch;
+        (self.dispatch, self.leads) = (dispatch, leads);
         Ok(())
     }
 

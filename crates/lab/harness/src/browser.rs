@@ -3,6 +3,7 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use base64::Engine;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -10,12 +11,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 
-use pointsman_harness::SOON;
+use crate::SOON;
 
 const POLL: Duration = Duration::from_millis(50);
 /// Nothing leaves this machine.
-const FLAGS: [&str; 9] = [
+const FLAGS: [&str; 10] = [
     "--headless",
+    // A picture is as wide as the window.
+    "--hide-scrollbars",
     "--no-sandbox",
     "--disable-gpu",
     "--disable-quic",
@@ -165,12 +168,17 @@ impl Browser {
             .await
     }
 
-    /// A picture of the whole page, as base64 of a PNG.
-    pub async fn picture(&self) -> String {
+    /// Keeps a picture of the whole page for the documentation when `POINTSMAN_SCREENSHOTS` names a directory.
+    pub async fn keep(&self, name: &str) {
+        let Ok(directory) = std::env::var("POINTSMAN_SCREENSHOTS") else {
+            return;
+        };
         let params = json!({ "captureBeyondViewport": true });
         let body = json!({ "cmd": "Page.captureScreenshot", "params": params });
         let answer = self.command("goog/cdp/execute", body).await;
-        answer["data"].as_str().unwrap().to_owned()
+        let picture = answer["data"].as_str().unwrap();
+        let bytes = base64::engine::general_purpose::STANDARD.decode(picture).unwrap();
+        std::fs::write(format!("{directory}/{name}.png"), bytes).unwrap();
     }
 
     /// What the page holds once what it no longer needs is gone.
