@@ -251,10 +251,10 @@ test-histories: deps ## Judge histories under kills, freezes and failed syncs (K
 	  --nocapture --test-threads=1 $(filter embedded etcd,$(ENGINE))
 
 .PHONY: test-peers
-test-peers: deps ## Cut nodes off and freeze agents under load, and hold connections meanwhile (CUTS=100, CONNECTIONS=10000; root)
+test-peers: deps ## Cut nodes off and freeze agents under load, and hold connections meanwhile (CUTS=100, CUTS_WITHOUT=10, CONNECTIONS=10000; root)
 	$(CARGO) build --locked --release --bin pointsman
 	for profile in default low; do \
-	  POINTSMAN_TEST_LATENCY_PROFILE=$$profile POINTSMAN_CUTS=$(or $(CUTS),100) POINTSMAN_CONNECTIONS=$(or $(CONNECTIONS),10000) \
+	  POINTSMAN_TEST_LATENCY_PROFILE=$$profile POINTSMAN_CUTS=$(or $(CUTS),100) POINTSMAN_CUTS_WITHOUT=$(or $(CUTS_WITHOUT),10) POINTSMAN_CONNECTIONS=$(or $(CONNECTIONS),10000) \
 	  POINTSMAN_PROGRAM=$$PWD/target/release/pointsman $(CARGO) test --locked -p pointsman --test up -- peers:: resets:: \
 	  --nocapture --test-threads=1 || exit 1; \
 	done

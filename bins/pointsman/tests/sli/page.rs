@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
-use pointsman_api_client::{DeleteOptions, Resource};
+use jiff::Timestamp;
+use pointsman_api_client::{DeleteOptions, Patch, Resource};
 use pointsman_harness::browser::Browser;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::programmer::Programmer;
 use crate::site::{Site, endpoints, get};
@@ -13,6 +14,7 @@ use crate::site::{Site, endpoints, get};
 const TAB: &str = "\u{e004}";
 const SPACE: &str = " ";
 const END: &str = "\u{e010}";
+const WITHDRAWN: &str = "pointsman-withdrawn-nodes";
 const ENTER: &str = "\u{e007}";
 
 async fn service(site: &Site) -> u64 {
@@ -125,6 +127,70 @@ async fn a_frozen_proxy_is_the_headline_with_how_long_what_it_lacks_and_who_wait
     browser.close().await;
 }
 
+/// The controllers' list of withdrawn nodes, as they write it.
+fn withdrawn_nodes(names: &str, votes: &str) -> Vec<u8> {
+    let annotations = json!({ "pointsman.io/withdrawn-nodes": names, "pointsman.io/withdrawn-votes": votes });
+    let renewed = format!("{:.6}", Timestamp::now());
+    let lease = json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": { "name": WITHDRAWN, "annotations": annotations }, "spec": { "renewTime": renewed } });
+    lease.to_string().into_bytes()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_voted_for_withdrawing_a_node_is_said_wherever_the_node_is() {
+    let (one, two) = (Programmer::start("n1").await, Programmer::start("n2").await);
+    let site = Site::start(&[&one, &two], |_| {}).await;
+    service(&site).await;
+    let (_, uid) = site.endpoint("a").await;
+    let mut out = endpoints("a", &uid, true);
+    out[0]["conditions"] = json!({ "ready": false, "serving": false, "terminating": false });
+    let version = site.patch_slice("a", json!({ "endpoints": out })).await;
+    one.commit(version);
+    two.commit(version);
+    let leases = site.client.api(Resource::LEASES, Some("kube-system"));
+    let votes = "2 of 2 observers do not reach it (n2, n3)";
+    let list = withdrawn_nodes("n1", &format!("n1: {votes}\n"));
+    leases.create::<Value>(list).await.unwrap();
+
+    let browser = Browser::start(1300, 1200).await;
+    browser.open(&format!("http://{}/", site.address())).await;
+    let row = "document.querySelector('#nodes tbody tr').innerText";
+    browser
+        .until(&format!(
+            "{row}.includes('n1') && {row}.includes('no traffic: {votes}')"
+        ))
+        .await;
+    keep(&browser, "page-withdrawn").await;
+    browser
+        .value("document.querySelector('[data-node=\"n1\"] a').click()")
+        .await;
+    let focus = "document.getElementById('focus').innerText";
+    browser
+        .until(&format!("{focus}.includes('withdrawn: {votes}')"))
+        .await;
+    keep(&browser, "page-withdrawn-node").await;
+    browser
+        .value("document.querySelector('#waterfall tbody a').click()")
+        .await;
+    browser
+        .until(&format!(
+            "{focus}.includes('default/a') && {focus}.includes('no traffic to n1: {votes}')"
+        ))
+        .await;
+    keep(&browser, "page-withdrawn-service").await;
+
+    let patch = Patch::Merge(withdrawn_nodes("", ""));
+    leases.patch::<Value>(WITHDRAWN, patch).await.unwrap();
+    browser
+        .until(&format!(
+            "{focus}.includes('not ready') && !{focus}.includes('observers')"
+        ))
+        .await;
+    browser.value("document.querySelector('h1 a').click()").await;
+    browser.until(&format!("!{row}.includes('observers')")).await;
+    browser.close().await;
+}
+
 /// The page of a node and of a Service, filters in the URL, and a moment of the history.
 async fn look_closer(browser: &Browser) {
     browser
@@ -223,7 +289,7 @@ async fn the_page_stays_short_and_quick_with_5000_nodes_and_2000_services() {
     })
     .await;
     let (version, _) = site.endpoint("a").await;
-    let seen = |state: &serde_json::Value| {
+    let seen = |state: &Value| {
         let change = &state["changes"][0];
         (change["revision"] == version && change["reached"] == 5000).then_some(())
     };

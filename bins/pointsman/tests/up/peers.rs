@@ -1,11 +1,13 @@
 //! A node that others do not reach gets no traffic, and that is all that happens to it.
 //!
-//! `POINTSMAN_CUTS=100` repeats cut and freeze so many times and prints what it took; docs/node-health.md has the figures.
+//! `POINTSMAN_CUTS=100` repeats cut and freeze so many times and prints what it took, `POINTSMAN_CUTS_WITHOUT=10` the cut that
+//! they are compared with; docs/node-health.md has the figures.
 
 use crate::cluster::{Cluster, eventually, program};
 use crate::harm::{CutOff, Stopped};
 use crate::history::{History, Observer, assert_always_well, name};
 use crate::requests::Requests;
+use crate::silent;
 use jiff::Timestamp;
 use pointsman_api_client::Resource;
 use pointsman_testkit::require_netns;
@@ -25,7 +27,7 @@ fn a_node_that_is_cut_off_gets_no_traffic_while_one_with_a_frozen_agent_does() {
     let slices = observer.follow(SLICES);
     run_pods(&cluster, &slices);
     let requests = Requests::start(&cluster, &NODES);
-    let cuts = std::env::var("POINTSMAN_CUTS").map_or(1, |text| text.parse().unwrap());
+    let cuts = rounds("POINTSMAN_CUTS");
     let (mut times, mut frozen, mut lost) = (Vec::new(), 0, Vec::new());
     for round in 0..cuts {
         let node = NODES[round % NODES.len()];
@@ -35,24 +37,17 @@ fn a_node_that_is_cut_off_gets_no_traffic_while_one_with_a_frozen_agent_does() {
         let begin = Timestamp::now();
         let [out, back] = cut(&cluster, node, &slices, || {});
         let late = requests.lost(begin, &[node]);
-        let last = late
-            .iter()
-            .map(|sent| sent.duration_since(begin).as_millis())
-            .max();
+        let last = last(&late, begin);
         // Kernels follow the slice within milliseconds; the rest is forgiven to a busy machine.
         assert!(
             last.is_none_or(|last| last < out + 2000),
             "{last:?} ms after the cut, slice after {out} ms"
         );
-        lost.push(late.len() as i128);
+        lost.push(late.len());
         times.push([out, last.unwrap_or(0), back]);
     }
     report(&times);
-    let mean = lost.iter().sum::<i128>() as f64 / cuts as f64;
-    eprintln!(
-        "requests lost: {frozen} in {cuts} freezes, {mean:.1} per cut, at most {:?}",
-        lost.iter().max()
-    );
+    eprintln!("requests lost: {frozen} in {cuts} freezes, {}", per_cut(&lost));
     assert_eq!(frozen, 0, "pods of a frozen agent serve");
     let reasons = |reason: &str| {
         let field = format!("--field-selector=reason={reason}");
@@ -81,16 +76,35 @@ fn without_opinions_requests_are_lost_until_heartbeats_are_missed() {
     let slices = observer.follow(SLICES);
     run_pods(&cluster, &slices);
     let requests = Requests::start(&cluster, &NODES);
-    let begin = Timestamp::now();
-    let [out, back] = cut(&cluster, "n3", &slices, || {});
-    let lost = requests.lost(begin, &["n3"]);
-    let last = lost
-        .iter()
-        .map(|sent| sent.duration_since(begin).as_millis())
-        .max();
-    report(&[[out, last.unwrap_or(0), back]]);
-    eprintln!("requests lost: {}", lost.len());
-    assert!(out > 3000 && last > Some(3000), "{out} ms, {last:?} ms");
+    let (mut times, mut lost) = (Vec::new(), Vec::new());
+    for round in 0..rounds("POINTSMAN_CUTS_WITHOUT") {
+        let node = NODES[round % NODES.len()];
+        let begin = Timestamp::now();
+        let [out, back] = cut(&cluster, node, &slices, || {});
+        let late = requests.lost(begin, &[node]);
+        let last = last(&late, begin);
+        assert!(out > 3000 && last > Some(3000), "{out} ms, {last:?} ms");
+        lost.push(late.len());
+        times.push([out, last.unwrap_or(0), back]);
+    }
+    report(&times);
+    eprintln!("requests lost {}", per_cut(&lost));
+}
+
+/// How often to repeat a cut.
+fn rounds(variable: &str) -> usize {
+    std::env::var(variable).map_or(1, |text| text.parse().unwrap())
+}
+
+/// Milliseconds from `begin` to the last of these requests.
+fn last(requests: &[Timestamp], begin: Timestamp) -> Option<i128> {
+    let times = requests.iter().map(|sent| sent.duration_since(begin).as_millis());
+    times.max()
+}
+
+fn per_cut(lost: &[usize]) -> String {
+    let mean = lost.iter().sum::<usize>() as f64 / lost.len() as f64;
+    format!("{mean:.1} per cut, at most {:?}", lost.iter().max())
 }
 
 /// Beside kubelets nobody but the proxies can tell.
@@ -121,6 +135,10 @@ fn proxies_say_who_is_cut_off_where_agents_do_not() {
             explained(&cluster)
                 .contains("2 of 2 observers do not reach it (n1, n2)")
                 .then_some(())
+        });
+        eventually("the page says who voted", || {
+            let votes = &silent::state(&cluster)["programmers"]["list"][0]["withdrawn"];
+            (*votes == "2 of 2 observers do not reach it (n1, n2)").then_some(())
         });
     });
     report(&[[out, 0, back]]);

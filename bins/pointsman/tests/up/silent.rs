@@ -22,7 +22,7 @@ fn ask(cluster: &Cluster, path: &str) -> String {
     answer.split_once("\r\n\r\n").unwrap().1.to_owned()
 }
 
-fn state(cluster: &Cluster) -> Value {
+pub fn state(cluster: &Cluster) -> Value {
     serde_json::from_str(&ask(cluster, "/api/v1/state")).unwrap()
 }
 

@@ -19,6 +19,8 @@ pub const RESTORED: &str = "TrafficRestored";
 pub const LIST_LEASE: &str = "pointsman-withdrawn-nodes";
 pub const LIST_NAMESPACE: &str = "kube-system";
 pub const LIST_ANNOTATION: &str = "pointsman.io/withdrawn-nodes";
+/// Beside it, who voted: a line per node, of the first [`MOST_VOTES`], since every proxy gets the Lease.
+pub const VOTES_ANNOTATION: &str = "pointsman.io/withdrawn-votes";
 pub const RENEW: Duration = Duration::from_secs(10);
 pub const FRESH: Duration = Duration::from_secs(30);
 
@@ -26,6 +28,8 @@ pub const FRESH: Duration = Duration::from_secs(30);
 pub const MOST: usize = 64;
 /// The most names that are listed as withdrawn, and read.
 pub const MOST_LISTED: usize = 256;
+/// The most nodes whose votes are listed.
+pub const MOST_VOTES: usize = 32;
 
 /// The annotation's value.
 pub fn encode<'a>(unreachable: impl IntoIterator<Item = &'a str>) -> String {
@@ -43,6 +47,19 @@ pub fn decode(text: &str) -> impl Iterator<Item = &str> {
 /// The names in the list of withdrawn nodes.
 pub fn decode_list(text: &str) -> impl Iterator<Item = &str> {
     names(text).take(MOST_LISTED)
+}
+
+/// The votes about withdrawn nodes; whatever is said of a node is one line.
+pub fn encode_votes<'a>(votes: impl IntoIterator<Item = (&'a str, String)>) -> String {
+    let lines = votes.into_iter().take(MOST_VOTES);
+    lines.map(|(node, votes)| format!("{node}: {votes}\n")).collect()
+}
+
+/// Nodes, and what is said of each.
+pub fn decode_votes(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.lines()
+        .filter_map(|line| line.split_once(": "))
+        .take(MOST_VOTES)
 }
 
 fn names(text: &str) -> impl Iterator<Item = &str> {
@@ -65,8 +82,17 @@ mod tests {
         }
 
         #[test]
+        fn votes_are_read_as_they_were_written(votes in prop::collection::btree_map("[a-z0-9.-]{1,20}", "[a-z0-9(),:; -]{0,40}", 0..40)) {
+            let text = encode_votes(votes.iter().map(|(node, said)| (&**node, said.clone())));
+            let read: Vec<(&str, &str)> = decode_votes(&text).collect();
+            let written: Vec<(&str, &str)> = votes.iter().map(|(node, said)| (&**node, &**said)).take(MOST_VOTES).collect();
+            prop_assert_eq!(read, written);
+        }
+
+        #[test]
         fn any_text_is_a_bounded_number_of_names(text in any::<String>()) {
             prop_assert!(decode(&text).count() <= MOST && decode_list(&text).count() <= MOST_LISTED);
+            prop_assert!(decode_votes(&text).count() <= MOST_VOTES);
         }
     }
 }

@@ -124,16 +124,20 @@ export function nodes(state) {
       say(state.lastElementChild, "reports latencies but no watermark");
       return;
     }
-    const healthy = node.state === "live" && !node.behind;
-    say(state.firstElementChild, node.behind && node.state === "live" ? "behind" : node.state);
-    set(state.firstElementChild, { class: healthy ? "good" : "bad" });
+    say(state.firstElementChild, standing(node));
+    set(state.firstElementChild, { class: standing(node) === "live" ? "good" : "bad" });
     const faults = node.faults ? `${plural(node.faults, "fault", "faults")}, last: ${node.lastFault}` : "";
-    say(state.lastElementChild, [node.problem, faults].filter(Boolean).join("; "));
+    say(state.lastElementChild, [node.withdrawn && `no traffic: ${node.withdrawn}`, node.problem, faults].filter(Boolean).join("; "));
     say(p99, node.took ? span(node.took.p99Seconds) : "–");
     say(seen, `${span(node.lastSeenSeconds)} ago`);
     say(clock, offset(node));
   });
   rest("nodes-rest", "node", live + silent + stalled + unreachable - shown.length, "nodes");
+}
+
+/** A node's state in a word, the worst there is. */
+export function standing(node) {
+  return node.state !== "live" ? node.state : node.behind ? "behind" : node.withdrawn ? "withdrawn" : "live";
 }
 
 export function offset(node) {

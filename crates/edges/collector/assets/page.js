@@ -5,7 +5,7 @@
 
 import { history as showHistory, listen } from "./chart.js";
 import { $, clock, link, list, make, plural, row, say, set, span } from "./dom.js";
-import { cards, gates, lagging, listenToFolds, nodes, offset, profile, services, stages } from "./lists.js";
+import { cards, gates, lagging, listenToFolds, nodes, offset, profile, services, stages, standing } from "./lists.js";
 import { found, waterfall } from "./waterfall.js";
 
 const FILTERS = ["service", "node", "kind", "slow", "from", "to"];
@@ -108,7 +108,8 @@ function focus(service, node) {
     ["Trouble", it.trouble ?? "none", it.trouble ? "bad" : "good"],
     ["Selector", it.selector ?? "none"],
   ] : [
-    ["State", it.behind && it.state === "live" ? "behind" : it.state, it.behind || it.state !== "live" ? "bad" : "good"],
+    ["State", standing(it), standing(it) === "live" ? "good" : "bad"],
+    ["Traffic", it.withdrawn ? `withdrawn: ${it.withdrawn}` : "in use", it.withdrawn ? "bad" : "good"],
     ["Why", it.reason ?? it.problem ?? "nothing is missing"],
     ["Missing", plural(it.missing, "change", "changes"), it.missing ? "bad" : "good"],
     ["Slice to kernel", it.took ? `p50 ${span(it.took.p50Seconds)}, p99 ${span(it.took.p99Seconds)} of ${plural(it.took.count, "change", "changes")}` : "nothing in the last minutes"],
@@ -138,7 +139,8 @@ function endpoints(items) {
     if (it.node) line.children[1].append(link("node", it.node));
     return line;
   }, (line, it) => {
-    const text = it.terminating ? (it.serving ? "draining" : "ending") : it.ready ? "ready" : "not ready";
+    const out = it.withdrawn ? `no traffic to ${it.node}: ${it.withdrawn}` : "not ready";
+    const text = it.terminating ? (it.serving ? "draining" : "ending") : it.ready ? "ready" : out;
     say(line.children[2], text);
     set(line.children[2], { class: it.ready ? "good" : it.terminating ? "" : "bad" });
   });

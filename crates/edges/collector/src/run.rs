@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pointsman_api_client::events::Recorder;
-use pointsman_api_client::{Client, ConnectError, Event, Resource, Scope, Watcher, connect};
+use pointsman_api_client::{Client, ConnectError, Event, Resource, Rights, Scope, Watcher, connect};
 use pointsman_http::{BadUrl, Connections, Limits, Server, Target, Wildcard, bind};
-use pointsman_objects::{ConfigNode, EndpointSlice, Node, Pod};
+use pointsman_objects::{ConfigNode, EndpointSlice, Lease, Node, Pod};
+use pointsman_protocol::peers::{LIST_LEASE, LIST_NAMESPACE};
 use pointsman_sli::sample::Sampling;
 use pointsman_telemetry::{BuildInfo, Registry, register_process};
 use serde::de::DeserializeOwned;
@@ -256,6 +257,13 @@ fn start_watches(tasks: &mut JoinSet<()>, client: &Client, sender: &mpsc::Sender
     follow_all::<Described>(tasks, client, services, sender, Input::Service);
     follow_all::<Pod>(tasks, client, Scope::all(Resource::PODS), sender, Input::Pod);
     follow_all::<Node>(tasks, client, Scope::all(Resource::NODES), sender, Input::Node);
+    let withdrawn = Scope {
+        namespace: Some(LIST_NAMESPACE.into()),
+        ..Scope::all(Resource::LEASES).fields(&format!("metadata.name={LIST_LEASE}"))
+    };
+    // Everything else works without the right to read it, so that it is missed by the log alone.
+    let spared = client.clone().with_rights(Rights::default());
+    follow_all::<Lease>(tasks, &spared, withdrawn, sender, Input::Withdrawn);
     tasks.spawn(follow_profile(client.clone(), sender.clone()));
 }
 

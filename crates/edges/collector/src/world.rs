@@ -13,6 +13,7 @@ use pointsman_protocol::watermark::Resource;
 use pointsman_sli::endpoints::{EndpointFacts, Endpoints, Requirement};
 use pointsman_sli::fold::{Fold, Kind, Limits, NewChange, NodeState, ProgrammerId};
 
+use self::withdrawn::Withdrawn;
 use crate::facts::{self, Described, NodeInfo, PodInfo, ServiceInfo};
 
 /// A pod that became ready this recently may have endpoints that we do not know yet.
@@ -26,6 +27,7 @@ pub(crate) struct World {
     pub services: BTreeMap<String, ServiceInfo>,
     pub nodes: BTreeMap<String, NodeInfo>,
     pub profile: Option<ConfigNode>,
+    pub withdrawn: Withdrawn,
     pods: HashMap<Box<str>, PodEntry>,
     /// Version and trigger time of each slice as last seen.
     slices: HashMap<ObjectKey, (u64, Option<Moment>)>,
@@ -65,6 +67,7 @@ impl World {
             services: BTreeMap::new(),
             nodes: BTreeMap::new(),
             profile: None,
+            withdrawn: Withdrawn::default(),
             pods: HashMap::new(),
             slices: HashMap::new(),
             touched: Vec::new(),
@@ -419,6 +422,8 @@ fn node_state(node: &NodeInfo) -> NodeState {
 fn number(version: &str) -> u64 {
     version.parse().unwrap_or(0)
 }
+
+mod withdrawn;
 
 #[cfg(test)]
 mod tests;

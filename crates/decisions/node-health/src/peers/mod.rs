@@ -13,6 +13,7 @@ pub mod gone;
 mod renewals;
 pub mod rings;
 pub mod suspicion;
+mod table;
 pub mod verdict;
 
 pub use gone::Gone;

@@ -198,6 +198,9 @@ impl Suspicion {
         if !self.known || self.unreachable {
             return None;
         }
+        if self.open.len() < MISSES.0 {
+            return None;
+        }
         let first = *self.open.front()? + thresholds.silence;
         let last = *self.open.get(self.misses() - 1)?;
         Some(first.max(last) + self.patience())

@@ -15,12 +15,13 @@
 //! written since they seem gone, and who was cut off and which zone over its limit a moment ago, so a node is
 //! back as soon as most of its observers say so. Work follows the number of accused nodes, not of nodes.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use pointsman_model::Text;
 
-use super::rings::{Observers, RINGS, Rings};
+use super::rings::{RINGS, Rings};
+use super::table::{Counted, Number, Observers, Row, Speaker, Table};
 
 /// So many accusers it takes at least.
 pub const ACCUSERS: usize = 2;
@@ -77,12 +78,6 @@ pub struct Half {
     pub reach: Vec<Text>,
 }
 
-impl Half {
-    fn agrees(&self) -> bool {
-        self.accuse.len() > self.reach.len()
-    }
-}
-
 /// The votes about a node that count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Votes {
@@ -99,11 +94,6 @@ impl Votes {
     /// How many count.
     pub fn counted(&self) -> usize {
         self.accusers() + self.first.reach.len() + self.confirming.reach.len()
-    }
-
-    /// Whether both halves agree that the node is gone.
-    pub fn agree(&self) -> bool {
-        self.first.agrees() && self.confirming.agrees() && self.accusers() >= ACCUSERS
     }
 }
 
@@ -137,13 +127,15 @@ pub enum Change {
     Restored { node: Text, votes: Votes },
 }
 
-/// What a Lease said last.
+/// A zone with nodes, or one that had them.
 #[derive(Clone, Debug)]
-struct Speaker {
-    accused: Box<[Text]>,
-    /// When it was last renewed, by our clock.
-    at: Duration,
-    renewals: u64,
+struct Zone {
+    name: Text,
+    size: usize,
+    /// It was over its limit, and until when nothing is withdrawn there.
+    held: Option<Duration>,
+    /// During a decision: how many of its nodes are accused by enough.
+    doubtful: usize,
 }
 
 /// All nodes, what they say of each other, and what follows.
@@ -151,21 +143,19 @@ struct Speaker {
 pub struct Reachability {
     limits: Limits,
     rings: Rings,
-    /// The zone of each node.
-    nodes: HashMap<Text, Text>,
-    zones: HashMap<Text, usize>,
-    speakers: HashMap<Text, Speaker>,
-    /// Who says of a node that it is unreachable, asked or not.
-    accusers: BTreeMap<Text, BTreeSet<Text>>,
-    /// Observers of the nodes that matter, until a node comes or goes.
-    observers: HashMap<Text, Observers>,
-    /// Observers that were cut off, and until when they accuse nobody.
-    cut_off: HashMap<Text, Duration>,
-    /// Nodes that seem gone, with the renewals of their own Lease when they first did.
-    gone: BTreeMap<Text, u64>,
-    /// Zones, and the cluster as `None`, that were over their limit, and until when nothing is withdrawn there.
-    held: HashMap<Option<Text>, Duration>,
-    withdrawn: BTreeMap<Text, Votes>,
+    table: Table,
+    zones: Vec<Zone>,
+    /// Who is called unreachable by anybody, asked or not.
+    accused: BTreeSet<Number>,
+    /// How often nodes came and went: observers from before are others now.
+    membership: u64,
+    /// Observers that were cut off a moment ago.
+    cut_off: Vec<Number>,
+    /// Nodes that seem gone.
+    gone: Vec<Number>,
+    /// The cluster was over its limit, and until when nothing is withdrawn.
+    held: Option<Duration>,
+    withdrawn: BTreeMap<Text, Number>,
     /// Something changed since the last decision.
     changed: bool,
     /// When the present decision will be out of date by itself.
@@ -182,35 +172,54 @@ impl Reachability {
 
     /// Takes in a node that can be asked.
     pub fn observe_node(&mut self, name: &Text, zone: &Text) {
-        match self.nodes.insert(name.clone(), zone.clone()) {
-            Some(before) if before == *zone => return,
-            Some(before) => self.leave_zone(&before),
+        let number = self.table.add(name);
+        let place = self.zone(zone);
+        match self.table[number].zone.replace(place) {
+            Some(before) if before == place => return,
+            Some(before) => self.zones[before].size -= 1,
             None => {
                 self.rings.insert(name);
-                self.observers.clear();
+                self.membership += 1;
             }
         }
-        *self.zones.entry(zone.clone()).or_default() += 1;
+        self.zones[place].size += 1;
         self.changed = true;
     }
 
-    pub fn remove_node(&mut self, name: &str) {
-        if let Some(zone) = self.nodes.remove(name) {
-            self.leave_zone(&zone);
-            self.rings.remove(name);
-            self.observers.clear();
-            // There is nothing to restore; a node of the same name is judged anew.
-            self.withdrawn.remove(name);
-            self.changed = true;
+    /// The place of a zone; one that is empty and not held gives way.
+    fn zone(&mut self, name: &Text) -> usize {
+        if let Some(place) = self.zones.iter().position(|zone| zone.name == *name) {
+            return place;
         }
+        let zone = Zone {
+            name: name.clone(),
+            size: 0,
+            held: None,
+            doubtful: 0,
+        };
+        let unused = |zone: &Zone| zone.size == 0 && zone.held.is_none();
+        let place = self.zones.iter().position(unused);
+        if let Some(place) = place {
+            self.zones[place] = zone;
+            return place;
+        }
+        self.zones.push(zone);
+        self.zones.len() - 1
     }
 
-    fn leave_zone(&mut self, zone: &Text) {
-        if let Some(size) = self.zones.get_mut(zone) {
-            *size -= 1;
-            if *size == 0 {
-                self.zones.remove(zone);
-            }
+    pub fn remove_node(&mut self, name: &str) {
+        let Some(number) = self.table.number(name) else {
+            return;
+        };
+        if let Some(zone) = self.table[number].zone.take() {
+            self.zones[zone].size -= 1;
+            self.rings.remove(name);
+            self.membership += 1;
+            // There is nothing to restore; a node of the same name is judged anew.
+            self.withdrawn.remove(name);
+            self.table[number].withdrawn = false;
+            self.table.release(number);
+            self.changed = true;
         }
     }
 
@@ -221,46 +230,82 @@ impl Reachability {
         accused: impl IntoIterator<Item = &'a str>,
         now: Duration,
     ) {
-        let accused: Box<[Text]> = accused.into_iter().map(Text::from).collect();
-        let renewals = self.speakers.get(node).map_or(0, |before| before.renewals) + 1;
+        let number = self.table.add(node);
+        let mut accused: Vec<Number> = accused.into_iter().map(|name| self.table.add(name)).collect();
+        accused.sort_unstable();
+        accused.dedup();
+        let row = &mut self.table[number];
         let speaker = Speaker {
-            accused,
+            accused: accused.clone().into(),
             at: now,
-            renewals,
+            renewals: row.spoke() + 1,
         };
-        let before = self.speakers.insert(node.clone(), speaker);
-        let was: &[Text] = before.as_ref().map_or(&[], |before| &before.accused);
-        let is = &self.speakers[node].accused;
-        if was != &**is {
-            for name in was {
-                drop_accuser(&mut self.accusers, name, node);
-            }
-            for name in is.iter() {
-                self.accusers
-                    .entry(name.clone())
-                    .or_default()
-                    .insert(node.clone());
-            }
-            self.changed = true;
-        }
+        let before = row.speaker.replace(speaker);
         // It may have been stale, or seem gone.
-        let stale = before.is_some_and(|before| now > before.at + self.limits.fresh);
-        self.changed |= stale || self.gone.contains_key(node);
+        let stale = |before: &Speaker| now > before.at + self.limits.fresh;
+        self.changed |= before.as_ref().is_some_and(stale) || row.gone.is_some();
+        let was = before.map_or_else(Box::default, |before| before.accused);
+        if *was != *accused {
+            for accused in accused {
+                self.table[accused].accusers += 1;
+                self.accused.insert(accused);
+            }
+            self.drop_accusations(&was);
+        }
     }
 
     /// A node's Lease is gone, or says nothing of others.
     pub fn remove_opinions(&mut self, node: &str) {
-        if let Some(before) = self.speakers.remove(node) {
-            for name in &before.accused {
-                drop_accuser(&mut self.accusers, name, node);
-            }
+        let Some(number) = self.table.number(node) else {
+            return;
+        };
+        if let Some(before) = self.table[number].speaker.take() {
+            self.drop_accusations(&before.accused);
+            self.table.release(number);
             self.changed = true;
         }
     }
 
-    /// Nodes whose endpoints get no traffic, and why.
-    pub fn withdrawn(&self) -> impl Iterator<Item = (&Text, &Votes)> {
-        self.withdrawn.iter()
+    fn drop_accusations(&mut self, accused: &[Number]) {
+        for number in accused {
+            let accusers = &mut self.table[*number].accusers;
+            *accusers -= 1;
+            if *accusers == 0 {
+                self.accused.remove(number);
+                self.table.release(*number);
+            }
+        }
+        self.changed = true;
+    }
+
+    /// Nodes whose endpoints get no traffic, by name.
+    pub fn withdrawn(&self) -> impl ExactSizeIterator<Item = &Text> {
+        self.withdrawn.keys()
+    }
+
+    /// The votes about a node by the last decision; none if nobody accuses it.
+    pub fn votes(&self, node: &str) -> Votes {
+        let row = self.table.number(node).map(|number| &self.table[number]);
+        let row = row.filter(|row| row.zone.is_some() && row.accusers > 0);
+        row.map(|row| self.named(row)).unwrap_or_default()
+    }
+
+    fn named(&self, row: &Row) -> Votes {
+        let mut votes = Votes::default();
+        for (index, observer) in row.observers.all().iter().enumerate() {
+            let bit = 1 << index;
+            let half = match row.observers.first() & bit {
+                0 => &mut votes.confirming,
+                _ => &mut votes.first,
+            };
+            let name = self.table[*observer].name();
+            if row.counted.accuse & bit != 0 {
+                half.accuse.push(name.clone());
+            } else if row.counted.reach & bit != 0 {
+                half.reach.push(name.clone());
+            }
+        }
+        votes
     }
 
     /// How many nodes seem gone, withdrawn or not.
@@ -270,7 +315,7 @@ impl Reachability {
 
     /// Whether somewhere more seems gone than may be withdrawn.
     pub fn holds(&self) -> bool {
-        !self.held.is_empty()
+        self.held.is_some() || self.zones.iter().any(|zone| zone.held.is_some())
     }
 
     /// When [`Reachability::decide`] may come to something else, if nothing is observed before.
@@ -284,168 +329,208 @@ impl Reachability {
             return Vec::new();
         }
         self.changed = false;
-        let (votes, gone) = self.count(now);
-        self.hold(&votes, now);
-        let allowed = |node: &Text| {
-            let zone = Some(self.nodes[node].clone());
-            !self.held.contains_key(&None) && !self.held.contains_key(&zone)
-        };
-        let withdrawn: BTreeMap<Text, Votes> = gone
-            .keys()
-            .filter(|node| allowed(node))
-            .map(|node| (node.clone(), votes[node].clone()))
-            .collect();
-        self.gone = gone;
+        self.learn_observers();
+        self.find_cut_off(now);
+        self.count(now);
+        self.hold(now);
         self.expires = self.next_expiry(now);
-        let before = std::mem::replace(&mut self.withdrawn, withdrawn);
-        let mut changes = Vec::new();
-        for (node, votes) in &self.withdrawn {
-            if !before.contains_key(node) {
-                let (node, votes) = (node.clone(), votes.clone());
-                changes.push(Change::Withdrawn { node, votes });
-            }
+        let out = |row: &Row| {
+            let zone = row.zone.filter(|_| row.gone.is_some() && self.held.is_none());
+            zone.is_some_and(|zone| self.zones[zone].held.is_none())
+        };
+        let newly = self.gone.iter().copied();
+        let newly = newly.filter(|node| !self.table[*node].withdrawn && out(&self.table[*node]));
+        let mut newly: Vec<Number> = newly.collect();
+        newly.sort_unstable_by_key(|node| self.table[*node].name());
+        let back = self.withdrawn.values().copied();
+        let back: Vec<Number> = back.filter(|node| !out(&self.table[*node])).collect();
+        let mut changes = Vec::with_capacity(newly.len() + back.len());
+        for number in newly {
+            self.table[number].withdrawn = true;
+            let node = self.table[number].name().clone();
+            self.withdrawn.insert(node.clone(), number);
+            let votes = self.votes(&node);
+            changes.push(Change::Withdrawn { node, votes });
         }
-        for node in before.into_keys() {
-            if !self.withdrawn.contains_key(&node) {
-                let votes = votes.get(&node).cloned().unwrap_or_default();
-                changes.push(Change::Restored { node, votes });
-            }
+        for number in back {
+            self.table[number].withdrawn = false;
+            let node = self.table[number].name().clone();
+            self.withdrawn.remove(&node);
+            let votes = self.votes(&node);
+            changes.push(Change::Restored { node, votes });
         }
         changes
     }
 
-    /// The votes about every accused node, and the nodes that seem gone by them.
+    /// Accused nodes; other names may be accused too.
+    fn accused_nodes(&self) -> impl Iterator<Item = Number> {
+        let nodes = self.accused.iter().copied();
+        nodes.filter(|number| self.table[*number].zone.is_some())
+    }
+
+    /// Counts the votes about every accused node, and finds those that seem gone by them.
     ///
     /// Nodes that seem gone no longer speak for others, of which more may seem gone then, until no more do.
-    fn count(&mut self, now: Duration) -> (HashMap<Text, Votes>, BTreeMap<Text, u64>) {
-        self.learn_observers();
-        self.find_cut_off(now);
-        let mut open: Vec<Text> = self.accusers.keys().cloned().collect();
-        open.retain(|node| self.nodes.contains_key(node));
-        let (mut votes, mut gone) = (HashMap::new(), BTreeMap::new());
+    fn count(&mut self, now: Duration) {
+        let mut open: Vec<Number> = self.accused_nodes().collect();
+        let mut gone: Vec<(Number, u64)> = Vec::new();
         loop {
             let found = gone.len();
-            let mut silent: HashSet<Text> = HashSet::new();
-            for (node, renewals) in &gone {
-                let spoke = self.speakers.get(node).map_or(0, |speaker| speaker.renewals);
-                if spoke == *renewals {
-                    silent.insert(Text::clone(node));
+            let mut others = Vec::with_capacity(open.len());
+            for node in open {
+                let counted = self.count_votes(node, now);
+                let row = &mut self.table[node];
+                row.counted = counted;
+                if agree(counted, row.observers.first()) {
+                    gone.push((node, row.gone.unwrap_or(row.spoke())));
+                } else {
+                    others.push(node);
                 }
             }
-            let mut newly = Vec::new();
-            open.retain(|node| {
-                let counted = self.votes(node, &silent, now);
-                let agree = counted.agree();
-                votes.insert(node.clone(), counted);
-                if agree {
-                    newly.push(node.clone());
-                }
-                !agree
-            });
-            for node in newly {
-                let spoke = || self.speakers.get(&node).map_or(0, |speaker| speaker.renewals);
-                let since = self.gone.get(&node).copied().unwrap_or_else(spoke);
-                gone.insert(node, since);
-            }
+            open = others;
             if gone.len() == found {
-                return (votes, gone);
+                break;
             }
+            for (node, since) in &gone[found..] {
+                let row = &mut self.table[*node];
+                row.silent = row.spoke() == *since;
+            }
+        }
+        for node in std::mem::take(&mut self.gone) {
+            self.table[node].gone = None;
+        }
+        for (node, since) in gone {
+            let row = &mut self.table[node];
+            (row.gone, row.silent) = (Some(since), false);
+            self.gone.push(node);
         }
     }
 
     fn learn_observers(&mut self) {
-        for node in self.accusers.keys() {
-            if self.nodes.contains_key(node) && !self.observers.contains_key(node) {
-                self.observers.insert(node.clone(), self.rings.observers(node));
-            }
+        let outdated = self.accused_nodes();
+        let outdated = outdated.filter(|number| self.table[*number].observers.since != self.membership);
+        for number in outdated.collect::<Vec<_>>() {
+            let names = self.rings.observers(self.table[number].name());
+            let numbers = names.all().iter().filter_map(|name| self.table.number(name));
+            self.table[number].observers = Observers::new(numbers, self.membership);
         }
     }
 
     /// Looks for observers that reach less than half of those they ask, apart from any one of them: a node that
     /// is gone must not cut off who says so.
     fn find_cut_off(&mut self, now: Duration) {
-        let mut lost: HashMap<&Text, usize> = HashMap::new();
-        for (node, accusers) in &self.accusers {
-            let observers = self.observers.get(node).map_or(&[][..], Observers::all);
-            for observer in observers.iter().filter(|observer| accusers.contains(*observer)) {
-                *lost.entry(observer).or_default() += 1;
+        let mut lost = Vec::new();
+        for node in self.accused_nodes().collect::<Vec<_>>() {
+            let observers = self.table[node].observers;
+            for observer in observers.all() {
+                let row = &mut self.table[*observer];
+                if row.speaker.as_ref().is_some_and(|speaker| speaker.accuses(node)) {
+                    if row.lost == 0 {
+                        lost.push(*observer);
+                    }
+                    row.lost += 1;
+                }
             }
         }
-        let others = RINGS.min(self.nodes.len().saturating_sub(1)).saturating_sub(1);
-        let cut_off = lost.into_iter().filter(|(_, lost)| (lost - 1) * 2 > others);
-        let cut_off: Vec<Text> = cut_off.map(|(observer, _)| observer.clone()).collect();
-        self.cut_off.retain(|_, until| now < *until);
-        for observer in cut_off {
-            self.cut_off.insert(observer, now + self.limits.regain);
+        let table = &mut self.table;
+        self.cut_off.retain(|observer| {
+            let row = &mut table[*observer];
+            row.cut_off = row.cut_off.filter(|until| now < *until);
+            row.cut_off.is_some()
+        });
+        let others = RINGS.min(self.rings.len().saturating_sub(1)).saturating_sub(1);
+        for observer in lost {
+            let row = &mut table[observer];
+            let lost = std::mem::take(&mut row.lost);
+            if (lost - 1) * 2 > others && row.cut_off.replace(now + self.limits.regain).is_none() {
+                self.cut_off.push(observer);
+            }
         }
     }
 
-    fn votes(&self, node: &Text, silent: &HashSet<Text>, now: Duration) -> Votes {
-        let observers = &self.observers[node];
-        Votes {
-            first: self.half(node, observers.first(), silent, now),
-            confirming: self.half(node, observers.confirming(), silent, now),
-        }
-    }
-
-    fn half(&self, node: &Text, observers: &[Text], silent: &HashSet<Text>, now: Duration) -> Half {
-        let mut half = Half::default();
-        for observer in observers {
-            let Some(speaker) = self.speakers.get(observer) else {
+    fn count_votes(&self, node: Number, now: Duration) -> Counted {
+        let mut counted = Counted::default();
+        for (index, observer) in self.table[node].observers.all().iter().enumerate() {
+            let row = &self.table[*observer];
+            let Some(speaker) = &row.speaker else {
                 continue;
             };
             if now > speaker.at + self.limits.fresh {
                 continue;
             }
-            if !speaker.accused.contains(node) {
-                if !silent.contains(observer) {
-                    half.reach.push(observer.clone());
-                }
-            } else if !self.cut_off.contains_key(observer) {
-                half.accuse.push(observer.clone());
+            if !speaker.accuses(node) {
+                counted.reach |= u8::from(!row.silent) << index;
+            } else {
+                counted.accuse |= u8::from(row.cut_off.is_none()) << index;
             }
         }
-        half
+        counted
     }
 
     /// Looks where more seems gone, or is about to, than may be withdrawn.
-    fn hold(&mut self, votes: &HashMap<Text, Votes>, now: Duration) {
+    fn hold(&mut self, now: Duration) {
         // Accusations of nodes that are lost together come one after the other: those that are half-way to a
         // verdict count, so that the pattern shows before the first ones are withdrawn.
-        let mut doubtful: HashMap<Option<Text>, usize> = HashMap::new();
-        for (node, _) in votes.iter().filter(|(_, votes)| votes.accusers() >= ACCUSERS) {
-            *doubtful.entry(None).or_default() += 1;
-            *doubtful.entry(Some(self.nodes[node].clone())).or_default() += 1;
+        let mut all = 0;
+        for node in self.accused_nodes().collect::<Vec<_>>() {
+            let row = &self.table[node];
+            if let Some(zone) = row.zone.filter(|_| row.counted.accusers() >= ACCUSERS) {
+                self.zones[zone].doubtful += 1;
+                all += 1;
+            }
         }
-        let (limits, zones, all) = (self.limits, &self.zones, self.nodes.len());
-        let over = doubtful.into_iter().filter(|(place, count)| match place {
-            None => *count > limits.of_cluster(all),
-            Some(zone) => *count > limits.of_zone(zones.get(zone).copied().unwrap_or(0)),
-        });
-        let over: HashSet<Option<Text>> = over.map(|(place, _)| place).collect();
-        self.held.retain(|_, until| now < *until);
-        for place in over {
-            self.held.insert(place, now + limits.hold);
+        let (limits, until) = (self.limits, now + self.limits.hold);
+        let held = |before: Option<Duration>, is_over| match is_over {
+            true => Some(until),
+            false => before.filter(|until| now < *until),
+        };
+        self.held = held(self.held, all > limits.of_cluster(self.rings.len()));
+        for zone in &mut self.zones {
+            let doubtful = std::mem::take(&mut zone.doubtful);
+            zone.held = held(zone.held, doubtful > limits.of_zone(zone.size));
         }
     }
 
     /// When the next word that counts now will be stale, or a hold be over.
     fn next_expiry(&self, now: Duration) -> Option<Duration> {
-        let relevant = self.accusers.keys().filter_map(|node| self.observers.get(node));
-        let stale = relevant
-            .flat_map(|observers| observers.all())
-            .filter_map(|observer| self.speakers.get(observer))
+        let observers = self.accused_nodes().map(|node| &self.table[node].observers);
+        let stale = observers
+            .flat_map(Observers::all)
+            .filter_map(|observer| self.table[*observer].speaker.as_ref())
             .map(|speaker| speaker.at + self.limits.fresh + Duration::from_micros(1));
-        let ends = stale.chain(self.held.values().chain(self.cut_off.values()).copied());
-        ends.filter(|at| *at > now).min()
+        let cut_off = self.cut_off.iter().filter_map(|node| self.table[*node].cut_off);
+        let held = self.zones.iter().filter_map(|zone| zone.held).chain(self.held);
+        stale.chain(cut_off).chain(held).filter(|at| *at > now).min()
     }
 }
 
-fn drop_accuser(accusers: &mut BTreeMap<Text, BTreeSet<Text>>, node: &str, accuser: &str) {
-    if let Some(known) = accusers.get_mut(node) {
-        known.remove(accuser);
-        if known.is_empty() {
-            accusers.remove(node);
+/// Whether both halves of a node's observers agree that it is gone.
+fn agree(votes: Counted, first: u8) -> bool {
+    let agrees = |half: u8| (votes.accuse & half).count_ones() > (votes.reach & half).count_ones();
+    agrees(first) && agrees(!first) && votes.accusers() >= ACCUSERS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_come_and_go_leave_no_trace() {
+        let mut fold = Reachability::default();
+        for round in 0..100 {
+            let names: Vec<Text> = (0..4).map(|index| format!("n{round}-{index}").into()).collect();
+            for name in &names {
+                fold.observe_node(name, &format!("zone-{round}").into());
+                fold.observe_opinions(name, [&*names[0], "nobody"], Duration::from_secs(round));
+            }
+            fold.decide(Duration::from_secs(round));
+            for name in &names {
+                fold.remove_opinions(name);
+                fold.remove_node(name);
+            }
         }
+        fold.decide(Duration::from_secs(1000));
+        assert_eq!((fold.table.len(), fold.withdrawn().len()), (0, 0));
+        assert!(fold.zones.len() < 20, "{:?}", fold.zones);
     }
 }

@@ -1,4 +1,4 @@
-//! Every order of opinions, writes, deliveries, restarts and deaths around one node of a small cluster.
+//! Every order of opinions, writes, deliveries, lists, restarts and deaths around one node of a small cluster.
 
 use crate::world::{Move, World};
 use std::collections::{HashSet, VecDeque};
@@ -8,7 +8,7 @@ const DEPTH: usize = 9;
 
 /// One node, and all others observe it.
 fn moves() -> Vec<Move> {
-    let mut moves = vec![Move::Takeover, Move::Pass];
+    let mut moves = vec![Move::Takeover, Move::Relist, Move::Pass];
     for observer in 1..4 {
         moves.extend([
             Move::Flip(observer, 0),

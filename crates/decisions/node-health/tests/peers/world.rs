@@ -1,7 +1,7 @@
 //! Nodes with opinions, Leases that carry them, a watch that lags, and a controller that folds them.
 
-use pointsman_model::Text;
-use pointsman_node_health::peers::{Limits, Reachability, Rings};
+use pointsman_model::{Moment, Text};
+use pointsman_node_health::peers::{Limits, Reachability, Renewals, Rings};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -12,6 +12,9 @@ pub const LIMITS: Limits = Limits {
     hold: Duration::from_secs(5),
     regain: Duration::from_secs(2),
 };
+
+/// What the clock of everybody says in the beginning.
+const START: Moment = Moment::from_seconds(1_000_000);
 
 /// What may happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +29,8 @@ pub enum Move {
     Restart(usize),
     /// A node is gone for good; its Lease stays as it is.
     Die(usize),
+    /// The controller's watch breaks, and it lists again what the API server has.
+    Relist,
     /// Another controller takes over; it lists what the API server has.
     Takeover,
     /// Ten seconds pass, in which the living renew their Leases and the watch catches up.
@@ -38,7 +43,12 @@ pub struct Agent {
     pub unreachable: BTreeSet<usize>,
     pub lease: BTreeSet<usize>,
     pub shown: BTreeSet<usize>,
-    /// Passes since the controller saw the Lease last.
+    /// When the Lease was renewed last, by the agent's clock; passes since then.
+    renewed: Moment,
+    since: u32,
+    /// The controller has not seen that yet.
+    unseen: bool,
+    /// Passes since the controller saw the Lease renewed.
     pub age: u32,
 }
 
@@ -49,7 +59,16 @@ pub struct World {
     pub observers: Vec<Vec<usize>>,
     pub halves: Vec<usize>,
     pub controller: Reachability,
+    renewals: Renewals,
     now: Duration,
+    writes: i64,
+}
+
+impl Agent {
+    fn write(&mut self, now: Moment) {
+        self.lease = self.unreachable.clone();
+        (self.renewed, self.since, self.unseen) = (now, 0, true);
+    }
 }
 
 impl World {
@@ -69,6 +88,9 @@ impl World {
             unreachable: BTreeSet::new(),
             lease: BTreeSet::new(),
             shown: BTreeSet::new(),
+            renewed: START,
+            since: 0,
+            unseen: true,
             age: 0,
         };
         let mut world = Self {
@@ -77,13 +99,22 @@ impl World {
             halves,
             controller: Reachability::default(),
             names,
+            renewals: Renewals::default(),
             now: Duration::ZERO,
+            writes: 0,
         };
         world.step(Move::Takeover);
         world
     }
 
+    /// No two writes are of one moment.
+    fn clock(&mut self) -> Moment {
+        self.writes += 1;
+        Moment(START.0 + self.writes).after(self.now)
+    }
+
     pub fn step(&mut self, next: Move) {
+        let clock = self.clock();
         match next {
             Move::Flip(node, peer) => {
                 let agent = &mut self.agents[node];
@@ -93,12 +124,12 @@ impl World {
             }
             Move::Write(node) => {
                 let agent = &mut self.agents[node];
-                if agent.alive {
-                    agent.lease = agent.unreachable.clone();
+                if agent.alive && agent.lease != agent.unreachable {
+                    agent.write(clock);
                 }
             }
             Move::Deliver(node) => {
-                if self.agents[node].lease != self.agents[node].shown {
+                if self.agents[node].unseen {
                     self.deliver(node);
                 }
             }
@@ -106,16 +137,21 @@ impl World {
                 let agent = &mut self.agents[node];
                 if agent.alive {
                     agent.unreachable.clear();
-                    agent.lease.clear();
+                    agent.write(clock);
                 }
             }
             Move::Die(node) => self.agents[node].alive = false,
+            Move::Relist => (0..self.agents.len()).for_each(|node| self.deliver(node)),
             Move::Takeover => {
                 self.controller = Reachability::new(LIMITS);
+                self.renewals = Renewals::default();
                 for name in &self.names {
                     self.controller.observe_node(name, &"zone".into());
                 }
                 for node in 0..self.agents.len() {
+                    // What was renewed long ago says nothing to one that sees it for the first time.
+                    let agent = &mut self.agents[node];
+                    (agent.age, agent.unseen) = (2, agent.since < 2);
                     self.deliver(node);
                 }
             }
@@ -127,29 +163,37 @@ impl World {
     fn pass(&mut self) {
         self.now += Duration::from_secs(10);
         for node in 0..self.agents.len() {
+            let clock = self.clock();
             let agent = &mut self.agents[node];
+            agent.age = (agent.age + 1).min(2);
+            agent.since = (agent.since + 1).min(2);
             if agent.alive {
-                agent.lease = agent.unreachable.clone();
+                agent.write(clock);
+            }
+            if agent.unseen {
                 self.deliver(node);
-            } else {
-                agent.age = (agent.age + 1).min(2);
-                self.step(Move::Deliver(node));
             }
         }
     }
 
     fn deliver(&mut self, node: usize) {
+        let clock = self.clock();
         let agent = &mut self.agents[node];
-        (agent.shown, agent.age) = (agent.lease.clone(), 0);
+        let (name, renewed) = (&self.names[node], Some(agent.renewed));
+        agent.shown = agent.lease.clone();
+        if std::mem::take(&mut agent.unseen) {
+            agent.age = 0;
+        }
+        if !self.renewals.observe(name, renewed, clock, LIMITS.fresh) {
+            return;
+        }
         let accused = agent.shown.iter().map(|peer| &*self.names[*peer]);
         self.controller
             .observe_opinions(&self.names[node], accused, self.now);
     }
 
     pub fn withdrawn(&self, node: usize) -> bool {
-        self.controller
-            .withdrawn()
-            .any(|(name, _)| *name == self.names[node])
+        self.controller.withdrawn().any(|name| *name == self.names[node])
     }
 
     /// What decides what can happen next, apart from the time.
@@ -157,8 +201,14 @@ impl World {
         let mut key = String::new();
         for agent in &self.agents {
             key += &format!(
-                "{}{:?}{:?}{:?}{} ",
-                agent.alive, agent.unreachable, agent.lease, agent.shown, agent.age
+                "{}{:?}{:?}{:?}{}{}{} ",
+                agent.alive,
+                agent.unreachable,
+                agent.lease,
+                agent.shown,
+                agent.age,
+                agent.since,
+                agent.unseen
             );
         }
         for node in 0..self.names.len() {

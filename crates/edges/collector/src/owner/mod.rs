@@ -10,7 +10,7 @@ use std::time::Duration;
 use pointsman_api_client::Event;
 use pointsman_api_client::events::Recorder;
 use pointsman_model::Moment;
-use pointsman_objects::{ConfigNode, EndpointSlice, Node, Pod};
+use pointsman_objects::{ConfigNode, EndpointSlice, Lease, Node, Pod};
 use pointsman_sli::fold::{Milestone, ProgrammerId};
 use pointsman_sli::history::{self, History};
 use pointsman_sli::judgement::{self, Level};
@@ -52,6 +52,8 @@ pub(crate) enum Input {
     Pod(Box<Event<Pod>>),
     Node(Box<Event<Node>>),
     ConfigNode(Box<Event<ConfigNode>>),
+    /// The list of withdrawn nodes.
+    Withdrawn(Box<Event<Lease>>),
 }
 
 /// What others want of the state.
@@ -250,6 +252,7 @@ impl Owner {
             Input::Service(event) => self.world.service(*event, now),
             Input::Pod(event) => self.world.pod(*event, now),
             Input::ConfigNode(event) => self.world.node_config(*event),
+            Input::Withdrawn(event) => self.world.withdrawn.observe(*event, now),
             Input::Node(event) => {
                 let name = match &*event {
                     Event::Applied { key, .. } | Event::Deleted { key, .. } => Some(key.name().to_owned()),

@@ -20,7 +20,9 @@ pub(super) fn first(owner: &Owner, judgement: &Judgement<'_>, now: Moment) -> Va
     let plain = owner.followed.iter().filter(|(_, followed)| followed.plain);
     let plain_names: Vec<&str> = plain.map(|(name, _)| &**name).collect();
     let sorted = sorted(owner, judgement, now, "");
-    let troubled = |it: &&&Programmer| judgement.is_behind(it) || it.state(now) != State::Live;
+    let withdrawn = |it: &Programmer| owner.world.withdrawn.votes(&it.name, now).is_some();
+    let troubled =
+        |it: &&&Programmer| judgement.is_behind(it) || it.state(now) != State::Live || withdrawn(it);
     let shown = sorted
         .iter()
         .take(SHOWN)
@@ -86,14 +88,18 @@ pub(super) fn quantiles(took: Option<Quantiles>) -> Value {
     })
 }
 
-/// Those behind first, in the order of how long they are, then those that are not live, then all others by name.
+/// Those behind first, in the order of how long they are, then those that are not live, then withdrawn ones, then all others
+/// by name.
 fn sorted<'a>(owner: &'a Owner, judgement: &Judgement<'_>, now: Moment, text: &str) -> Vec<&'a Programmer> {
     let named = owner.world.fold.programmers().filter(|it| it.name.contains(text));
     let mut all: Vec<_> = named
-        .map(|it| (!judgement.is_behind(it), it.state(now), it))
+        .map(|it| {
+            let in_use = owner.world.withdrawn.votes(&it.name, now).is_none();
+            ((!judgement.is_behind(it), it.state(now), in_use), it)
+        })
         .collect();
-    all.sort_by(|left, right| (left.0, left.1, &left.2.name).cmp(&(right.0, right.1, &right.2.name)));
-    all.into_iter().map(|(.., it)| it).collect()
+    all.sort_by(|left, right| (left.0, &left.1.name).cmp(&(right.0, &right.1.name)));
+    all.into_iter().map(|(_, it)| it).collect()
 }
 
 fn show(owner: &Owner, judgement: &Judgement<'_>, programmer: &Programmer, now: Moment) -> Value {
@@ -105,6 +111,7 @@ fn show(owner: &Owner, judgement: &Judgement<'_>, programmer: &Programmer, now: 
         "name": programmer.name,
         "state": programmer.state(now).as_str(),
         "behind": judgement.is_behind(programmer),
+        "withdrawn": owner.world.withdrawn.votes(&programmer.name, now),
         "problem": followed.and_then(|followed| followed.lost.as_deref()),
         "watermark": { "services": committed.of(Resource::Services),
             "endpointSlices": committed.of(Resource::Slices) },

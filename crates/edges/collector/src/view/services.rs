@@ -57,9 +57,10 @@ pub(crate) fn one(owner: &Owner, name: &str, now: Moment) -> Option<Value> {
     let mut value = row(owner, &open, &late, name, info).show();
     let mut endpoints: Vec<&EndpointFacts> = owner.world.endpoints.endpoints_of(name).collect();
     endpoints.sort_by(|left, right| (&left.pod, &left.uid).cmp(&(&right.pod, &right.uid)));
+    let withdrawn = &owner.world.withdrawn;
     let shown = endpoints.iter().take(ENDPOINTS).map(|it| {
         json!({ "pod": it.pod, "node": it.node, "ready": it.ready, "serving": it.serving,
-            "terminating": it.terminating })
+            "terminating": it.terminating, "withdrawn": withdrawn.votes(&it.node, now) })
     });
     value["endpoints"] = shown.collect();
     value["selector"] = json!(info.selector);

@@ -87,7 +87,7 @@ async fn work(
     mut inbox: mpsc::Receiver<Input>,
     _tasks: JoinSet<()>,
     sources: BTreeSet<Source>,
-    withdrawn: tokio::sync::watch::Sender<Option<String>>,
+    withdrawn: tokio::sync::watch::Sender<Option<withdrawn::List>>,
 ) {
     let mut stop = context.stop.clone();
     let mut owner = Owner::new(context, sources, withdrawn);
@@ -233,7 +233,7 @@ impl Owner {
     fn new(
         context: Context,
         sources: BTreeSet<Source>,
-        withdrawn: tokio::sync::watch::Sender<Option<String>>,
+        withdrawn: tokio::sync::watch::Sender<Option<withdrawn::List>>,
     ) -> Self {
         let config = &context.config;
         let mut controller = Controller::new(config.slices, config.slice_pace, context.former);

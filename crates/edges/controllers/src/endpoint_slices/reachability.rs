@@ -12,6 +12,8 @@ use pointsman_telemetry::{Counter, Definition, Family, Gauge, Registry};
 use std::time::Duration;
 use tokio::sync::watch;
 
+use super::withdrawn::List;
+
 /// What is measured about nodes that others do not reach.
 #[derive(Clone)]
 pub struct Metrics {
@@ -53,12 +55,12 @@ pub(super) struct Peers {
     renewals: Renewals,
     recorder: Recorder,
     metrics: Metrics,
-    /// For proxies, once something was decided.
-    list: watch::Sender<Option<String>>,
+    /// For others, once something was decided.
+    list: watch::Sender<Option<List>>,
 }
 
 impl Peers {
-    pub fn new(recorder: Recorder, metrics: Metrics, list: watch::Sender<Option<String>>) -> Self {
+    pub fn new(recorder: Recorder, metrics: Metrics, list: watch::Sender<Option<List>>) -> Self {
         Self {
             fold: Reachability::new(Limits::default()),
             renewals: Renewals::default(),
@@ -112,12 +114,16 @@ impl Peers {
         let changes = self.fold.decide(now);
         self.metrics.seem_gone.set(self.fold.seem_gone() as f64);
         self.metrics.held.set(f64::from(self.fold.holds()));
-        self.metrics.withdrawn.set(self.fold.withdrawn().count() as f64);
-        let names = self.fold.withdrawn().map(|(name, _)| &**name);
-        let list = peers::encode(names.take(peers::MOST_LISTED));
+        self.metrics.withdrawn.set(self.fold.withdrawn().len() as f64);
+        let names = self.fold.withdrawn().map(|name| &**name);
+        let names = peers::encode(names.take(peers::MOST_LISTED));
+        let withdrawn = self.fold.withdrawn();
+        let votes = withdrawn.map(|name| (&**name, self.fold.votes(name).to_string()));
+        let votes = peers::encode_votes(votes);
         self.list.send_if_modified(|before| {
-            let changed = before.as_deref() != Some(&*list);
-            *before = Some(list);
+            // Votes that change meanwhile are worth no write of their own.
+            let changed = before.as_ref().is_none_or(|before| before.names != names);
+            *before = Some(List { names, votes });
             changed
         });
         let mut withdrawn = Vec::with_capacity(changes.len());

@@ -1,6 +1,7 @@
-//! Where do proxies learn which nodes are withdrawn, so that they may end connections that lead there?
+//! Where do others learn which nodes are withdrawn, proxies so that they may end connections that lead there, and the SLI's
+//! page so that it can say who voted?
 //!
-//! In the annotation of one Lease of its own: written when it changes, and again and again while there are such nodes, because
+//! In annotations of one Lease of its own: written when it changes, and again and again while there are such nodes, because
 //! nobody may act on the word of a controller that is gone. A cluster that loses no node writes nothing.
 
 use std::time::Duration;
@@ -8,21 +9,30 @@ use std::time::Duration;
 use jiff::Timestamp;
 use pointsman_api_client::{ApiError, Client, Resource};
 use pointsman_objects::lease::MicroTime;
-use pointsman_protocol::peers::{FRESH, LIST_ANNOTATION, LIST_LEASE, LIST_NAMESPACE, RENEW};
+use pointsman_protocol::peers::{
+    FRESH, LIST_ANNOTATION, LIST_LEASE, LIST_NAMESPACE, RENEW, VOTES_ANNOTATION,
+};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// Keeps the Lease as the names say, once there are any to say. Ends with the sender of names.
-pub(super) async fn publish(client: Client, mut names: watch::Receiver<Option<String>>) {
+/// What the annotations say.
+#[derive(Clone, Debug, Default)]
+pub(super) struct List {
+    pub names: String,
+    pub votes: String,
+}
+
+/// Keeps the Lease as the list says, once there is one. Ends with its sender.
+pub(super) async fn publish(client: Client, mut lists: watch::Receiver<Option<List>>) {
     let mut known: Option<Value> = None;
     let mut again = AGAIN;
     loop {
-        let text = names.borrow_and_update().clone();
+        let list = lists.borrow_and_update().clone();
         let mut pause = RENEW;
-        if let Some(text) = &text {
-            match write(&client, known.take(), text).await {
+        if let Some(list) = &list {
+            match write(&client, known.take(), list).await {
                 Ok(lease) => (known, again) = (lease, AGAIN),
                 // It was said already, and comes to be by somebody's hand.
                 Err(error) if error.is_missing_right() => {}
@@ -33,17 +43,17 @@ pub(super) async fn publish(client: Client, mut names: watch::Receiver<Option<St
                 }
             }
         }
-        let is_quiet = text.is_none_or(|text| text.is_empty()) && again == AGAIN;
+        let is_quiet = list.is_none_or(|list| list.names.is_empty()) && again == AGAIN;
         tokio::select! {
             () = tokio::time::sleep(pause), if !is_quiet => {}
-            changed = names.changed() => if changed.is_err() { return },
+            changed = lists.changed() => if changed.is_err() { return },
         }
     }
 }
 
 /// Writes over the Lease as last known, or as the API has it, or creates it. An empty list that is there already, or
 /// that nobody ever missed, is not written.
-async fn write(client: &Client, known: Option<Value>, text: &str) -> Result<Option<Value>, ApiError> {
+async fn write(client: &Client, known: Option<Value>, list: &List) -> Result<Option<Value>, ApiError> {
     let api = client.api(Resource::LEASES, Some(LIST_NAMESPACE));
     let known = match known {
         Some(known) => Some(known),
@@ -53,8 +63,8 @@ async fn write(client: &Client, known: Option<Value>, text: &str) -> Result<Opti
             Err(error) => return Err(error),
         },
     };
-    let says = |lease: &Value| lease["metadata"]["annotations"][LIST_ANNOTATION] == *text;
-    if text.is_empty() && known.as_ref().is_none_or(says) {
+    let says = |lease: &Value| lease["metadata"]["annotations"][LIST_ANNOTATION] == *list.names;
+    if list.names.is_empty() && known.as_ref().is_none_or(says) {
         return Ok(known);
     }
     let create = known.is_none();
@@ -64,7 +74,8 @@ async fn write(client: &Client, known: Option<Value>, text: &str) -> Result<Opti
             "metadata": { "name": LIST_LEASE, "namespace": LIST_NAMESPACE },
         })
     });
-    lease["metadata"]["annotations"][LIST_ANNOTATION] = text.into();
+    lease["metadata"]["annotations"][LIST_ANNOTATION] = (*list.names).into();
+    lease["metadata"]["annotations"][VOTES_ANNOTATION] = (*list.votes).into();
     lease["spec"]["holderIdentity"] = "pointsman-controllers".into();
     lease["spec"]["leaseDurationSeconds"] = FRESH.as_secs().into();
     lease["spec"]["renewTime"] = json!(MicroTime(Timestamp::now()));

@@ -4,7 +4,7 @@ use super::Outcome;
 use super::plan::{Kind, Plan};
 use pointsman_model::Text;
 use pointsman_node_health::peers::{Change, Limits, Observer, Reachability, Rings, Thresholds};
-use std::cmp::Reverse;
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
@@ -16,7 +16,10 @@ const AWAY: Duration = Duration::from_secs(5);
 /// A node that is away for this long has to be found.
 const MUST_FIND: Duration = Duration::from_millis(4900);
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Peers of a node, as bits in the order of its observer.
+type Peers = u64;
+
+#[derive(Clone, Copy, Debug)]
 enum Event {
     /// A node looks at its peers.
     Wake(usize),
@@ -24,9 +27,9 @@ enum Event {
     Answer(usize, usize, Duration),
     Beat(usize),
     /// A write of a Lease reached the API server.
-    Written(usize, BTreeSet<usize>),
+    Written(usize, Peers),
     /// The controller's watch shows what was written at that time.
-    Shown(usize, BTreeSet<usize>, Duration),
+    Shown(usize, Peers, Duration),
     Pause(usize, Duration),
     Cut(usize),
     Back(usize),
@@ -35,6 +38,34 @@ enum Event {
     Takeover,
     Tick,
 }
+
+/// What happens when; of two events at once the one that was planned first comes first.
+struct Planned {
+    at: Duration,
+    sequence: u64,
+    event: Event,
+}
+
+impl Ord for Planned {
+    fn cmp(&self, other: &Self) -> Ordering {
+        // The heap's greatest is the first.
+        (other.at, other.sequence).cmp(&(self.at, self.sequence))
+    }
+}
+
+impl PartialOrd for Planned {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Planned {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Planned {}
 
 struct Node {
     observer: Observer,
@@ -46,9 +77,9 @@ struct Node {
     /// Withdrawn once since it was cut, by whichever controller.
     found: bool,
     writing: bool,
-    written: BTreeSet<usize>,
+    written: Peers,
     /// What the API server has.
-    lease: BTreeSet<usize>,
+    lease: Peers,
 }
 
 pub struct World {
@@ -68,7 +99,7 @@ pub struct World {
     listed: Duration,
     /// Since when nodes are withdrawn that are there.
     wronged: BTreeMap<usize, Duration>,
-    queue: BinaryHeap<Reverse<(Duration, u64, Event)>>,
+    queue: BinaryHeap<Planned>,
     sequence: u64,
     now: Duration,
     asks: u64,
@@ -98,8 +129,8 @@ impl World {
                 back: None,
                 found: false,
                 writing: false,
-                written: BTreeSet::new(),
-                lease: BTreeSet::new(),
+                written: 0,
+                lease: 0,
             }
         };
         let nodes = names.iter().map(node).collect();
@@ -141,7 +172,8 @@ impl World {
 
     fn at(&mut self, at: Duration, event: Event) {
         self.sequence += 1;
-        self.queue.push(Reverse((at, self.sequence, event)));
+        let sequence = self.sequence;
+        self.queue.push(Planned { at, sequence, event });
     }
 
     fn millis(&mut self, range: std::ops::Range<u64>) -> Duration {
@@ -224,7 +256,7 @@ impl World {
     }
 
     pub fn run(mut self) -> Outcome {
-        while let Some(Reverse((at, _, event))) = self.queue.pop() {
+        while let Some(Planned { at, event, .. }) = self.queue.pop() {
             if at > self.plan.length {
                 break;
             }
@@ -259,9 +291,7 @@ impl World {
             // What its first list had, the watch does not repeat.
             Event::Shown(_, _, written) if written < self.listed => {}
             Event::Shown(node, opinions, _) => {
-                let accused: Vec<&str> = opinions.iter().map(|peer| &*self.names[*peer]).collect();
-                self.controller
-                    .observe_opinions(&self.names[node], accused, self.now);
+                self.show(node, opinions);
                 self.decide();
             }
             Event::Pause(node, length) => {
@@ -380,12 +410,20 @@ impl World {
         self.write_if_changed(node);
     }
 
-    fn opinions(&self, node: usize) -> BTreeSet<usize> {
-        self.nodes[node]
-            .observer
-            .opinions()
-            .map(|name| self.numbers[name])
-            .collect()
+    fn opinions(&self, node: usize) -> Peers {
+        let peers = self.nodes[node].observer.peers().enumerate();
+        peers.fold(0, |bits, (index, (_, known))| {
+            bits | Peers::from(known.unreachable()) << index
+        })
+    }
+
+    /// The controller sees what a Lease says.
+    fn show(&mut self, node: usize, opinions: Peers) {
+        let peers = self.nodes[node].peers.iter().enumerate();
+        let accused = peers.filter(|(index, _)| opinions >> index & 1 == 1);
+        let accused = accused.map(|(_, peer)| &*self.names[*peer]);
+        self.controller
+            .observe_opinions(&self.names[node], accused, self.now);
     }
 
     fn write_if_changed(&mut self, node: usize) {
@@ -404,13 +442,13 @@ impl World {
         let opinions = self.opinions(node);
         self.outcome.writes += u64::from(opinions != self.nodes[node].written);
         self.nodes[node].writing = true;
-        self.nodes[node].written = opinions.clone();
+        self.nodes[node].written = opinions;
         self.at(self.now + takes, Event::Written(node, opinions));
     }
 
-    fn written(&mut self, node: usize, opinions: BTreeSet<usize>) {
+    fn written(&mut self, node: usize, opinions: Peers) {
         self.nodes[node].writing = false;
-        self.nodes[node].lease = opinions.clone();
+        self.nodes[node].lease = opinions;
         let lag = self.millis(1..25);
         self.shown = self.shown.max(self.now + lag);
         self.at(self.shown, Event::Shown(node, opinions, self.now));
@@ -424,10 +462,8 @@ impl World {
             let zone = format!("zone-{}", index % self.plan.zones);
             self.controller.observe_node(name, &zone.into());
         }
-        for (index, node) in self.nodes.iter().enumerate() {
-            let accused: Vec<&str> = node.lease.iter().map(|peer| &*self.names[*peer]).collect();
-            self.controller
-                .observe_opinions(&self.names[index], accused, self.now);
+        for node in 0..self.nodes.len() {
+            self.show(node, self.nodes[node].lease);
         }
         self.withdrawn.clear();
         self.decide();
@@ -468,9 +504,7 @@ impl World {
             *zones.entry(node % self.plan.zones).or_default() += 1;
         }
         let over = zones.iter().any(|(zone, count)| {
-            let size = (0..self.plan.nodes)
-                .filter(|node| node % self.plan.zones == *zone)
-                .count();
+            let size = (self.plan.nodes - zone).div_ceil(self.plan.zones);
             *count > limits.of_zone(size)
         });
         let over = over || self.withdrawn.len() > limits.of_cluster(self.plan.nodes);

@@ -389,13 +389,16 @@ fn leader_election() -> Vec<Value> {
     in_kube_system(name, &rules, name)
 }
 
-/// The list of withdrawn nodes, for proxies that end connections to them.
+/// The list of withdrawn nodes, for proxies that end connections to them and for the page that says who voted.
 fn withdrawn_nodes() -> Vec<Value> {
     let rules = json!([{
         "apiGroups": [COORDINATION], "resources": ["leases"], "verbs": READ,
         "resourceNames": [pointsman_protocol::peers::LIST_LEASE],
     }]);
-    in_kube_system("system:node-proxier", &rules, "system:kube-proxy")
+    let mut objects = in_kube_system("system:node-proxier", &rules, "system:kube-proxy");
+    let sli = "system:pointsman-sli";
+    objects.extend(in_kube_system(sli, &rules, sli));
+    objects
 }
 
 fn in_kube_system(name: &str, rules: &Value, user: &str) -> Vec<Value> {
