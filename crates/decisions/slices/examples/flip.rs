@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Instructions do not depend on what else the machine does. The first number is that of endpoints, the second that
-//! of flips; the first look at the Service and the first flip cost more, so compare two numbers of flips.
+//! of flips; the first look at the Service and the first flip cost more, so compare two numbers of flips. The classic
+//! Endpoints are decided about as well: `--toggle-collect='*Planner*desired*'` counts them instead.
 
 #![expect(clippy::print_stdout, reason = "its output is the product")]
 
@@ -15,9 +16,10 @@ use std::time::Duration;
 
 use pointsman_model::Moment;
 use pointsman_objects::{EndpointSlice, Node, Pod, Service};
-use pointsman_slices::Settings;
 use pointsman_slices::controller::{Controller, Event, Job, Now, Written};
+use pointsman_slices::endpoints::Planner;
 use pointsman_slices::queue::Pace;
+use pointsman_slices::{ServiceKey, Settings};
 use serde_json::{Value, from_value, json};
 
 fn main() {
@@ -26,6 +28,8 @@ fn main() {
         .map(|text| text.parse().expect("a number"));
     let (endpoints, flips): (usize, usize) = (numbers.next().unwrap_or(10_000), numbers.next().unwrap_or(20));
     let mut cluster = Cluster::new();
+    cluster.controller.keep_touched();
+    let (mut classic, key) = (Planner::default(), ServiceKey::new("default", "web"));
     for index in 0..endpoints {
         let pod = cluster.pod(index, true);
         cluster.observe(pod);
@@ -45,6 +49,9 @@ fn main() {
         let pod = cluster.pod(round * 7919 % endpoints, false);
         let now = cluster.now();
         let job = decide(&mut cluster.controller, pod, now);
+        let touched = cluster.controller.take_touched();
+        touched.iter().for_each(|touched| classic.touched(touched));
+        assert!(classic.desired(cluster.controller.index(), &key).is_some());
         let (answers, events) = cluster.carry_out(&job);
         cluster.controller.finish(&job, &answers, cluster.now());
         events.into_iter().for_each(|event| cluster.observe(event));

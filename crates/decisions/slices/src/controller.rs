@@ -161,13 +161,12 @@ impl Controller {
     pub fn observe(&mut self, event: Event, now: Now) {
         match event {
             Event::Pod(pod) => {
-                let name = pod.metadata.name.clone();
                 let touched = self.index.apply_pod(pod, now.moment);
-                self.pod_touched(&name, touched, now);
+                self.pod_touched(touched, now);
             }
             Event::PodGone(namespace, name) => {
                 let touched = self.index.remove_pod(&namespace, &name, now.moment);
-                self.pod_touched(&name, touched, now);
+                self.pod_touched(touched, now);
             }
             Event::Service(service) => self.service_seen(service, now),
             Event::ServiceGone(key) => {
@@ -345,13 +344,17 @@ impl Controller {
         Ok((plan(&inputs, &self.settings), inputs.pods.len()))
     }
 
-    fn pod_touched(&mut self, pod: &Text, touched: Vec<Touched>, now: Now) {
+    fn pod_touched(&mut self, touched: Vec<Touched>, now: Now) {
         // Before the first lists are complete, nothing is a change: see `TriggerTracker::begin`.
         let listed = self.listed;
         for touched in touched.into_iter().filter(|_| listed) {
-            self.triggers.pod_changed(&touched.key, pod, touched.at);
-            self.touch(&touched.key, touched.at);
+            if let Some(pod) = &touched.pod {
+                self.triggers.pod_changed(&touched.key, pod, touched.at);
+            }
             self.queue.add_batched(&touched.key, now.tick);
+            if let Some(kept) = &mut self.touched {
+                kept.push(touched);
+            }
         }
     }
 
@@ -371,8 +374,8 @@ impl Controller {
 
     fn touch(&mut self, key: &ServiceKey, at: Moment) {
         if let Some(touched) = &mut self.touched {
-            let key = key.clone();
-            touched.push(Touched { key, at });
+            let (key, pod) = (key.clone(), None);
+            touched.push(Touched { key, at, pod });
         }
     }
 

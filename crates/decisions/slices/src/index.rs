@@ -15,12 +15,14 @@ use crate::topology::ZoneCapacity;
 use pointsman_model::{Labels, Moment, Revision, Text};
 use pointsman_objects::{EndpointSlice, Interner, Node, Pod, Service};
 
-/// A Service whose endpoints a pod changed, and when.
+/// A Service whose endpoints changed, and when.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Touched {
     pub key: ServiceKey,
     /// When the change happened.
     pub at: Moment,
+    /// The pod that changed, if it was one.
+    pub pod: Option<Text>,
 }
 
 /// What became of a Service.
@@ -106,7 +108,7 @@ impl Index {
         namespace.pods.insert(metadata.name.clone(), pod.clone());
         let change = endpoint_change(old.as_deref(), Some(&pod), now);
         if !moved {
-            return touched(&metadata.namespace, before, |_| change);
+            return touched(&pod, before, |_| change);
         }
         let after = namespace.services_of(&metadata.labels);
         let had = old.as_ref().is_some_and(|old| old.has_endpoint());
@@ -115,7 +117,7 @@ impl Index {
             .has_endpoint()
             .then_some(if old.is_some() { now } else { change.unwrap_or(now) });
         let all: HashSet<Text> = before.union(&after).cloned().collect();
-        touched(&metadata.namespace, all, |service| {
+        touched(&pod, all, |service| {
             match (before.contains(service), after.contains(service)) {
                 (true, true) => change,
                 (false, _) => joined,
@@ -134,9 +136,7 @@ impl Index {
         };
         let before = space.services_of(&old.metadata.labels);
         space.leave_group(&old);
-        touched(&old.metadata.namespace, before, |_| {
-            endpoint_change(Some(&old), None, now)
-        })
+        touched(&old, before, |_| endpoint_change(Some(&old), None, now))
     }
 
     /// Takes in a Service.
@@ -327,6 +327,14 @@ impl Index {
             nodes: &self.nodes,
             zones: &self.zones,
         })
+    }
+
+    /// A pod that a Service selects.
+    pub(crate) fn selected(&self, key: &ServiceKey, pod: &str) -> Option<&Pod> {
+        let namespace = self.namespaces.get(&key.namespace)?;
+        let entry = namespace.services.get(&key.name)?;
+        let pod = namespace.pods.get(pod)?;
+        entry.groups.contains(&pod.metadata.labels).then_some(&**pod)
     }
 
     /// What decides some of a Service's slices: these, the pods in them, and some pods more. `None` if one of the
@@ -555,17 +563,18 @@ fn drop_from<V: Eq + std::hash::Hash>(map: &mut HashMap<Text, HashSet<V>>, key: 
     }
 }
 
-fn touched(namespace: &Text, services: HashSet<Text>, at: impl Fn(&Text) -> Option<Moment>) -> Vec<Touched> {
+fn touched(pod: &Pod, services: HashSet<Text>, at: impl Fn(&Text) -> Option<Moment>) -> Vec<Touched> {
     let mut touched: Vec<Touched> = services
         .into_iter()
         .filter_map(|name| {
             let at = at(&name)?;
             Some(Touched {
                 key: ServiceKey {
-                    namespace: namespace.clone(),
+                    namespace: pod.metadata.namespace.clone(),
                     name,
                 },
                 at,
+                pod: Some(pod.metadata.name.clone()),
             })
         })
         .collect();

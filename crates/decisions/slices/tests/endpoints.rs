@@ -6,9 +6,14 @@ use common::*;
 use pointsman_model::Moment;
 use pointsman_objects::endpoints::Endpoints;
 use pointsman_objects::{Pod, Service};
-use pointsman_slices::Nodes;
-use pointsman_slices::endpoints::{MAX_ADDRESSES, desired};
+use pointsman_slices::controller::{Controller, Event, Now};
+use pointsman_slices::endpoints::{MAX_ADDRESSES, Planner, desired};
+use pointsman_slices::queue::Pace;
+use pointsman_slices::{Nodes, ServiceKey, Settings};
+use proptest::prelude::*;
 use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
 
 fn of(service: &Service, pods: &[Pod]) -> Endpoints {
     desired(service, &pods.iter().collect::<Vec<_>>(), &Nodes::new()).expect("ours to write")
@@ -138,5 +143,103 @@ fn external_and_selectorless_services_have_no_endpoints_of_ours() {
             }
         });
         assert_eq!(desired(&service, &[], &Nodes::new()), None);
+    }
+}
+
+/// Something happens to one pod of a large Service, or to all of them.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Ready(usize, bool),
+    Terminating(usize),
+    Gone(usize),
+    /// It offers the port under another number.
+    Port(usize, u16),
+    Address(usize),
+    /// It moves to another node.
+    Node(usize, bool),
+    Selected(usize, bool),
+    Withdrawn(bool),
+    Published(bool),
+}
+
+fn changes() -> impl Strategy<Value = Vec<Change>> {
+    // Pods of the first thousand and pods behind it.
+    let pod = || prop_oneof![0..8_usize, 995..1020_usize];
+    let change = prop_oneof![
+        6 => (pod(), any::<bool>()).prop_map(|(pod, ready)| Change::Ready(pod, ready)),
+        1 => pod().prop_map(Change::Terminating),
+        2 => pod().prop_map(Change::Gone),
+        2 => (pod(), 8080..8082_u16).prop_map(|(pod, port)| Change::Port(pod, port)),
+        1 => pod().prop_map(Change::Address),
+        1 => (pod(), any::<bool>()).prop_map(|(pod, other)| Change::Node(pod, other)),
+        1 => (pod(), any::<bool>()).prop_map(|(pod, selected)| Change::Selected(pod, selected)),
+        1 => any::<bool>().prop_map(Change::Withdrawn),
+        1 => any::<bool>().prop_map(Change::Published),
+    ];
+    prop::collection::vec(change, 1..40)
+}
+
+fn event(change: Change, version: usize) -> Event {
+    let pod = |index: usize, edit: &dyn Fn(&mut Value)| {
+        let pod = pod_with(index, |pod| {
+            pod["metadata"]["resourceVersion"] = version.to_string().into();
+            edit(pod);
+        });
+        Event::Pod(Arc::new(pod))
+    };
+    match change {
+        Change::Ready(index, ready) => pod(index, &|pod| set_ready(pod, ready)),
+        Change::Terminating(index) => pod(index, &set_deleted),
+        Change::Gone(index) => Event::PodGone("ns".into(), format!("pod{index:04}").into()),
+        Change::Port(index, port) => pod(index, &|pod| {
+            pod["spec"]["containers"][0]["ports"][0]["containerPort"] = port.into();
+        }),
+        Change::Address(index) => pod(index, &|pod| pod["status"]["podIPs"][0]["ip"] = "10.9.9.9".into()),
+        Change::Node(index, other) => pod(index, &|pod| {
+            pod["spec"]["nodeName"] = if other { "n2" } else { "n1" }.into()
+        }),
+        Change::Selected(index, selected) => pod(index, &|pod| {
+            pod["metadata"]["labels"]["app"] = if selected { "web" } else { "other" }.into();
+        }),
+        Change::Withdrawn(withdrawn) => Event::Withdrawn(vec![("n2".into(), withdrawn)]),
+        Change::Published(published) => Event::Service(Arc::new(named(published))),
+    }
+}
+
+fn named(published: bool) -> Service {
+    service_with(|service| {
+        service["spec"]["ports"][0]["targetPort"] = "http".into();
+        service["spec"]["publishNotReadyAddresses"] = published.into();
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    #[test]
+    fn a_large_service_says_after_any_history_what_a_look_at_every_pod_gives(changes in changes()) {
+        let now = Now { moment: Moment::from_seconds(2_000_000_000), tick: Duration::ZERO };
+        let mut controller = Controller::new(Settings::default(), Pace::default(), None);
+        controller.keep_touched();
+        for name in ["n1", "n2"] {
+            controller.observe(Event::Node(Arc::new(node(name, "z", "4"))), now);
+        }
+        controller.observe(Event::Service(Arc::new(named(false))), now);
+        for index in 0..1010 {
+            controller.observe(Event::Pod(Arc::new(pod(index))), now);
+        }
+        controller.observe(Event::Listed, now);
+        let (mut planner, key) = (Planner::default(), ServiceKey::new("ns", "svc"));
+        for (step, change) in changes.into_iter().enumerate() {
+            controller.observe(event(change, step + 2), now);
+            controller.take_touched().iter().for_each(|touched| planner.touched(touched));
+            // Several changes may come before the next look.
+            if step % 3 == 2 {
+                continue;
+            }
+            let inputs = controller.index().inputs(&key).expect("it is there");
+            let whole = desired(inputs.service, &inputs.pods, controller.index().nodes());
+            prop_assert!(planner.desired(controller.index(), &key) == whole, "after {:?}", change);
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! get every event in the same order; one that has no room for more makes the watch wait, and through it
 //! the server, so that nothing piles up here.
 
-use crate::watch::forward::Gathering;
+use crate::watch::forward::{Gathering, Urgent};
 use crate::watch::{Event, Watcher};
 use serde::de::DeserializeOwned;
 use std::pin::Pin;
@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 pub struct Reflector<T> {
     watcher: Watcher<T>,
     pause: Duration,
+    urgent: Option<Urgent<T>>,
     prepare: Box<dyn FnMut(&mut T) + Send>,
     readers: Vec<Reader<T>>,
 }
@@ -38,6 +39,7 @@ impl<T: DeserializeOwned + Send + Sync + 'static> Reflector<T> {
         Self {
             watcher,
             pause: Duration::ZERO,
+            urgent: None,
             prepare: Box::new(|_| {}),
             readers: Vec::new(),
         }
@@ -47,6 +49,16 @@ impl<T: DeserializeOwned + Send + Sync + 'static> Reflector<T> {
     /// long and are handed over together. Lists, and an event after a time of quiet, are not held up.
     pub fn gather(self, pause: Duration) -> Self {
         Self { pause, ..self }
+    }
+
+    /// Some of the events that gather do not wait for the others: what comes is looked at this often, and all of it is
+    /// handed over if one is urgent.
+    pub fn unless(self, glance: Duration, is: impl FnMut(&Event<T>) -> bool + Send + 'static) -> Self {
+        let is = Box::new(is);
+        Self {
+            urgent: Some(Urgent { glance, is }),
+            ..self
+        }
     }
 
     /// Changes every object before anybody gets it: to share what repeats from object to object.
@@ -91,7 +103,11 @@ impl<T: DeserializeOwned + Send + Sync + 'static> Reflector<T> {
 
     /// Watches until no reader is left.
     pub async fn run(self) {
-        let mut events = Gathering::new(self.watcher, self.pause);
+        let never = Urgent {
+            glance: self.pause,
+            is: Box::new(|_| false),
+        };
+        let mut events = Gathering::new(self.watcher, self.pause, self.urgent.unwrap_or(never));
         let (mut readers, mut prepare) = (self.readers, self.prepare);
         while !readers.is_empty() {
             for event in events.next().await {
@@ -191,6 +207,35 @@ mod tests {
                 "{:?}",
                 script.asked()
             );
+            task.abort();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_urgent_does_not_wait_until_the_rest_has_gathered() {
+        let rest = Duration::from_secs(60);
+        for (urgent, waits) in [(6, false), (i32::MAX, true)] {
+            // Each of these watches ends at once, so that the next event comes a moment after the one before.
+            let answers = [
+                line("ADDED", "a", "1", 1) + &bookmark("1", true),
+                line("MODIFIED", "a", "4", 4),
+                line("MODIFIED", "a", "5", 5),
+                line("MODIFIED", "a", "6", 6),
+            ];
+            let is_urgent = move |event: &Event<Thing>| matches!(event, Event::Applied { object, .. } if object.value == urgent);
+            let mut reflector = reflector(&script(&answers))
+                .gather(rest)
+                .unless(Duration::from_millis(20), is_urgent);
+            let (sender, mut receiver) = mpsc::channel(16);
+            reflector.subscribe(sender, |event| match event {
+                Event::Applied { object, .. } => Some(object.value),
+                _ => None,
+            });
+            let task = tokio::spawn(reflector.run());
+            assert_eq!(receive(&mut receiver, 1).await, [1]);
+            let began = tokio::time::Instant::now();
+            assert_eq!(receive(&mut receiver, 3).await, [4, 5, 6]);
+            assert_eq!(began.elapsed() > rest / 2, waits, "urgent: {urgent}");
             task.abort();
         }
     }

@@ -4,16 +4,22 @@
 //!
 //! [`Arc`]: std::sync::Arc
 
-use pointsman_api_client::{Client, Reflector, Resource, Scope, Watcher};
+use pointsman_api_client::{Client, Event, ObjectKey, Reflector, Resource, Scope, Watcher};
 use pointsman_objects::{Interner, Lease, Node, Pod};
+use pointsman_protocol::peers;
+use std::collections::HashMap;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
 /// Reports of nodes, which are most of what comes, gather for this long.
 const NODES_GATHER: Duration = Duration::from_millis(20);
 
-/// Renewals of leases gather for this long; a changed opinion after a time of quiet is not held up.
-const LEASES_GATHER: Duration = Duration::from_millis(20);
+/// Renewals of leases gather for this long. Silence is judged in seconds and counted from when a renewal is seen, so that
+/// a node is called silent later by as much, and never sooner.
+const LEASES_GATHER: Duration = Duration::from_millis(100);
+
+/// A lease whose opinion of other nodes changed waits no longer than this: endpoints wait for it.
+const OPINIONS_GLANCE: Duration = Duration::from_millis(20);
 
 /// Where nodes' leases live.
 pub(crate) const NODE_LEASES: &str = "kube-node-lease";
@@ -32,7 +38,30 @@ pub(crate) fn leases(client: &Client, namespace: &str) -> Reflector<Lease> {
         namespace: Some(namespace.into()),
         ..Scope::all(Resource::LEASES)
     };
-    Reflector::new(Watcher::new(client.clone(), scope)).gather(LEASES_GATHER)
+    Reflector::new(Watcher::new(client.clone(), scope))
+        .gather(LEASES_GATHER)
+        .unless(OPINIONS_GLANCE, changed_opinions())
+}
+
+/// Whether a lease says of other nodes what it did not say before.
+fn changed_opinions() -> impl FnMut(&Event<Lease>) -> bool + Send {
+    // Nearly all nodes reach everybody; only what the others say is kept.
+    let mut known: HashMap<ObjectKey, Box<str>> = HashMap::new();
+    move |event| match event {
+        Event::Applied { key, object, .. } => {
+            let opinion = object.metadata.annotations.get(peers::ANNOTATION);
+            match opinion.filter(|opinion| !opinion.is_empty()) {
+                None => known.remove(key).is_some(),
+                Some(opinion) if known.get(key).is_some_and(|known| **known == *opinion) => false,
+                Some(opinion) => {
+                    known.insert(key.clone(), opinion.into());
+                    true
+                }
+            }
+        }
+        Event::Deleted { key, .. } => known.remove(key).is_some(),
+        Event::Init | Event::Synced(_) => false,
+    }
 }
 
 impl Shared {
@@ -68,5 +97,35 @@ impl Shared {
             tasks.spawn(self.leases.run());
         }
         tasks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_opinion_that_changed_is_urgent() {
+        let mut changed = changed_opinions();
+        let mut renewed = |opinion: Option<&str>| {
+            let annotations = opinion.map(|opinion| serde_json::json!({ (peers::ANNOTATION): opinion }));
+            let lease = serde_json::json!({ "metadata": { "name": "n1", "annotations": annotations } });
+            changed(&Event::Applied {
+                key: ObjectKey::new(NODE_LEASES, "n1"),
+                object: serde_json::from_value(lease).expect("a lease"),
+                resource_version: "1".into(),
+            })
+        };
+        assert!(!renewed(None) && !renewed(Some("")), "it reaches everybody");
+        assert!(renewed(Some("n2")) && !renewed(Some("n2")));
+        assert!(renewed(Some("n2,n3")) && renewed(Some("")) && !renewed(None));
+        assert!(renewed(Some("n2")));
+        let key = ObjectKey::new(NODE_LEASES, "n1");
+        let gone = Event::Deleted {
+            key,
+            resource_version: None,
+            removed: None,
+        };
+        assert!(changed(&gone) && !changed(&gone));
     }
 }

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -104,8 +105,7 @@ impl Probers {
             let name = node.name.clone();
             std::thread::spawn(move || {
                 let probing = namespace.run(move || {
-                    // A prober that waits for a processor would see changes late. It mostly sleeps.
-                    let _ = rustix::process::nice(-10);
+                    hurry();
                     for order in receiver {
                         let seen = probe(&order);
                         let _ = order.found.send((name.clone(), seen));
@@ -243,6 +243,22 @@ impl Follow {
         }
         self.seen.push(Truth::between(old, next));
         true
+    }
+}
+
+/// Lets this thread run as soon as it wakes: a prober that waits for a processor would see changes late. It mostly sleeps.
+///
+/// Beside compilers, a thread that sleeps for 0.3 ms at a time was 3.7 ms late at p99 by niceness alone and 0.1 ms with
+/// the real-time policy, which root may set and for which the standard library has no call.
+fn hurry() {
+    let _ = rustix::process::nice(-10);
+    let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
+    let chrt = Command::new("chrt")
+        .args(["--fifo", "--pid", "1", &thread])
+        .stderr(Stdio::null())
+        .status();
+    if !chrt.is_ok_and(|status| status.success()) {
+        tracing::info!("a prober runs by niceness alone and may see changes late");
     }
 }
 

@@ -53,20 +53,32 @@ impl<T: DeserializeOwned + Send + 'static> Watcher<T> {
 
 /// Gathers events that come all the time and may wait a little, such as heartbeats: once no more come
 /// for a moment they are handed over together, and the next ones gather for a while. Waking up for each
-/// would cost more than reading it. Lists are not held up.
+/// would cost more than reading it. Lists are not held up, nor what is urgent.
 pub(crate) struct Gathering<T> {
     watcher: Watcher<T>,
     /// Zero hands over at once what has arrived.
     pause: Duration,
+    urgent: Urgent<T>,
     listing: bool,
     rest_until: Option<Instant>,
 }
 
+/// Which events do not wait for others.
+pub(crate) struct Urgent<T> {
+    /// How often what gathers is looked at.
+    pub glance: Duration,
+    /// Gets every event once, in their order.
+    pub is: Judge<T>,
+}
+
+type Judge<T> = Box<dyn FnMut(&Event<T>) -> bool + Send>;
+
 impl<T: DeserializeOwned + Send + 'static> Gathering<T> {
-    pub fn new(watcher: Watcher<T>, pause: Duration) -> Self {
+    pub fn new(watcher: Watcher<T>, pause: Duration, urgent: Urgent<T>) -> Self {
         Self {
             watcher,
             pause,
+            urgent,
             listing: true,
             rest_until: None,
         }
@@ -74,31 +86,45 @@ impl<T: DeserializeOwned + Send + 'static> Gathering<T> {
 
     /// The next events, at least one. Events are lost if the future is dropped.
     pub async fn next(&mut self) -> Vec<Event<T>> {
-        if let Some(at) = self.rest_until.take() {
-            tokio::time::sleep_until(at).await;
+        let rest = self.rest_until.take();
+        let mut bunch = Vec::new();
+        loop {
+            if let Some(at) = rest {
+                tokio::time::sleep_until(at.min(Instant::now() + self.urgent.glance)).await;
+            }
+            let looked_at = bunch.len();
+            let more = self.read(&mut bunch).await;
+            let mut hurry = more;
+            for event in &bunch[looked_at..] {
+                hurry |= (self.urgent.is)(event) || matches!(event, Event::Init);
+                match event {
+                    Event::Init => self.listing = true,
+                    Event::Synced(_) => self.listing = false,
+                    Event::Applied { .. } | Event::Deleted { .. } => {}
+                }
+            }
+            if hurry || rest.is_none_or(|at| at <= Instant::now()) {
+                let rests = !more && !self.listing;
+                self.rest_until = rests.then(|| Instant::now() + self.pause);
+                return bunch;
+            }
         }
-        let mut bunch = vec![self.watcher.next().await];
+    }
+
+    /// Adds what has arrived, and waits for a first event; true if more may be there.
+    async fn read(&mut self, bunch: &mut Vec<Event<T>>) -> bool {
+        if bunch.is_empty() {
+            bunch.push(self.watcher.next().await);
+        }
         loop {
             bunch.extend(self.watcher.ready.drain(..));
             if self.pause.is_zero() || bunch.len() >= BUNCH {
-                break;
+                return true;
             }
             match tokio::time::timeout(MOMENT, self.watcher.next()).await {
                 Ok(event) => bunch.push(event),
-                Err(_) => {
-                    self.rest_until = Some(Instant::now() + self.pause);
-                    break;
-                }
+                Err(_) => return false,
             }
         }
-        for event in &bunch {
-            match event {
-                Event::Init => self.listing = true,
-                Event::Synced(_) => self.listing = false,
-                Event::Applied { .. } | Event::Deleted { .. } => {}
-            }
-        }
-        self.rest_until = self.rest_until.filter(|_| !self.listing);
-        bunch
     }
 }

@@ -11,7 +11,7 @@ use pointsman_objects::Service;
 use pointsman_objects::endpoints::{CONTROLLER_NAME, Endpoints, MANAGED_BY_LABEL};
 use pointsman_slices::ServiceKey;
 use pointsman_slices::controller::Now;
-use pointsman_slices::endpoints::desired;
+use pointsman_slices::endpoints::Planner;
 use pointsman_slices::index::{Index, Touched};
 use pointsman_slices::queue::{Outcome, Pace, Tick, WorkQueue};
 use std::collections::{BTreeSet, HashMap, hash_map::DefaultHasher};
@@ -22,6 +22,7 @@ use std::sync::Arc;
 pub(super) struct Classic {
     client: Client,
     queue: WorkQueue<ServiceKey>,
+    planner: Planner,
     pub writers: Writers<Done>,
     existing: HashMap<ServiceKey, Existing>,
     /// The oldest change of each Service that no write has reported yet.
@@ -50,6 +51,7 @@ impl Classic {
         Self {
             client,
             queue: WorkQueue::new(pace),
+            planner: Planner::default(),
             writers: Writers::new(writers),
             existing: HashMap::new(),
             unreported: HashMap::new(),
@@ -78,7 +80,9 @@ impl Classic {
     }
 
     pub fn touched(&mut self, index: &Index, touched: Vec<Touched>, now: Now) {
-        for Touched { key, at } in touched {
+        for touched in touched {
+            self.planner.touched(&touched);
+            let Touched { key, at, .. } = touched;
             self.report_later(&key, at);
             if index.service(&key).is_none() && self.existing.contains_key(&key) {
                 self.doomed.insert(key.clone());
@@ -135,10 +139,8 @@ impl Classic {
     ) -> Option<impl Future<Output = Done> + Send + 'static + use<>> {
         let doomed = self.doomed.remove(key);
         let existing = self.existing.get(key);
-        let wanted = index.inputs(key).and_then(|inputs| {
-            let wanted = desired(inputs.service, &inputs.pods, index.nodes())?;
-            Some((index.service(key)?.clone(), wanted))
-        });
+        let wanted = self.planner.desired(index, key);
+        let wanted = index.service(key).cloned().zip(wanted);
         let write = match (wanted, existing) {
             (None, Some(existing)) if doomed && index.service(key).is_none() => {
                 Write::Delete(existing.shell.resource_version.to_string())
