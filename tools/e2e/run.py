@@ -38,14 +38,17 @@ GROUPS = {
     "nodes": r"\[sig-node\] (NoExecuteTaintManager|Lease|NodeLease|Node Lifecycle|Events)",
 }
 
+# Specs that want the cluster for themselves, and the ones of these that get it, by the group they are of.
+ALONE = r"\[Disruptive\]|\[Serial\]"
+ALONE_AFTERWARDS = {"nodes": r"\[sig-node\] NoExecuteTaintManager"}
+
 # Specs that cannot say anything here, and why.
 INAPPLICABLE = {
-    r"\[Disruptive\]|\[Serial\]": "breaks the cluster for the specs beside it, or wants it for itself",
+    ALONE: "breaks the cluster for the specs beside it, or wants it for itself",
     r"\[Provider:": "needs machines of a cloud, by ssh",
     r"LoadBalancer|load balancer": "needs a cloud that makes load balancers",
     r"Internet connection": "needs the internet",
     r"[Ss][Cc][Tt][Pp]": "needs the kernel's module sctp",
-    r"IPv6|ipv6|DualStack": "the cluster has IPv4 only",
     r"LocalhostNodePorts": "node ports on loopback are of iptables mode",
     r"KubeProxyNFAcct": "needs the kernel's module nfacct",
     r"\[Feature:OffByDefault\]": "upstream has the feature off by default",
@@ -100,15 +103,15 @@ def arguments():
 class Cluster:
     """A cluster that ends with the block."""
 
-    def __init__(self, program, nodes, directory):
-        self.program, self.nodes, self.directory = program, nodes, directory
+    def __init__(self, program, nodes, family, directory):
+        self.program, self.nodes, self.family, self.directory = program, nodes, family, directory
 
     def run(self, *command):
         subprocess.run([self.program, *command], check=True, stdout=subprocess.DEVNULL)
 
     def __enter__(self):
         self.run("up", "--name", "e2e", "--runtime", "containerd", "--nodes", str(self.nodes), "--zones", "3",
-                 "--data-dir", self.directory, "--detach")
+                 "--ip-family", self.family, "--data-dir", self.directory, "--detach")
         return self
 
     def load(self, archive):
@@ -121,34 +124,58 @@ class Cluster:
         self.run("down", "--name", "e2e")
 
 
-def play(options, kubeconfig):
-    """Runs the specs; returns the report."""
+def play(options, kubeconfig, name, focus, skip, procs):
+    """Runs specs; returns the report, whose files have this name."""
     out = os.path.abspath(options.out)
     os.makedirs(out, exist_ok=True)
-    focus = options.focus or "|".join(GROUPS[name] for name in options.group or GROUPS)
-    skip = "|".join(INAPPLICABLE)
-    command = [options.ginkgo, f"--procs={options.procs}", f"--timeout={options.timeout}", "--no-color", "--silence-skips",
-               f"--focus={focus}", f"--skip={skip}", "--json-report=report.json", f"--output-dir={out}", options.e2e_test, "--",
+    command = [options.ginkgo, f"--procs={procs}", f"--timeout={options.timeout}", "--no-color", "--silence-skips",
+               f"--focus={focus}", f"--skip={skip}", f"--json-report={name}.json", f"--output-dir={out}", options.e2e_test, "--",
                f"--kubeconfig={kubeconfig}", f"--kubectl-path={options.kubectl}", "--provider=skeleton", f"--num-nodes={options.nodes}",
                "--minStartupPods=0", "--allowed-not-ready-nodes=0", "--node-schedulable-timeout=1m",
                "--system-pods-startup-timeout=1m", "--disable-log-dump=true"]
-    with open(os.path.join(out, "log"), "w") as log:
+    with open(os.path.join(out, f"{name}.log"), "w") as log:
         subprocess.run(command, stdout=log, stderr=subprocess.STDOUT)
-    with open(os.path.join(out, "report.json")) as report:
+    with open(os.path.join(out, f"{name}.json")) as report:
         return json.load(report)
 
 
-def outcomes(report):
-    """What came of each spec: passed, failed or skipped, and why."""
-    for suite in report:
+def play_all(options, groups, kubeconfig):
+    """Runs the specs of the groups, first those that may run beside each other; returns the reports."""
+    focus = options.focus or "|".join(GROUPS[name] for name in groups)
+    reports = [play(options, kubeconfig, "report", focus, "|".join(INAPPLICABLE), options.procs)]
+    alone = [pattern for name, pattern in ALONE_AFTERWARDS.items() if name in groups]
+    if alone and not options.focus:
+        skip = "|".join(pattern for pattern in INAPPLICABLE if pattern != ALONE)
+        reports.append(play(options, kubeconfig, "alone", "|".join(alone), skip, 1))
+    return reports
+
+
+def specs(reports, groups):
+    """The specs of the groups: their names, what came of them, and why."""
+    for suite in (suite for report in reports for suite in report):
         for spec in suite["SpecReports"] or []:
             if spec["LeafNodeType"] != "It" or spec["State"] == "pending":
                 continue
             name = " ".join([*(spec["ContainerHierarchyTexts"] or []), spec["LeafNodeText"]])
             message = (spec.get("Failure") or {}).get("Message", "")
-            if group(name) and (spec["State"] != "skipped" or message):
-                state = spec["State"] if spec["State"] in ("passed", "skipped") else "failed"
-                yield name, state, " ".join(message.split())
+            if group(name) in groups:
+                yield name, spec["State"], " ".join(message.split())
+
+
+def outcomes(reports, groups):
+    """What came of each spec that ran: passed, failed or skipped, and why."""
+    for name, state, message in specs(reports, groups):
+        if state != "skipped" or message:
+            yield name, state if state in ("passed", "skipped") else "failed", message
+
+
+def show_left_out(reports, groups, found):
+    """How many specs of the groups did not run, by reason."""
+    names = {name for name, state, message in specs(reports, groups) if name not in found and inapplicable(name)}
+    counts = collections.Counter(inapplicable(name) for name in names)
+    print("\nleft out")
+    for why, count in counts.most_common():
+        print(f"{count:7} {why}")
 
 
 def recorded():
@@ -174,14 +201,17 @@ def show(found):
 
 def main():
     options = arguments()
+    groups = options.group or list(GROUPS)
+    family = "dual" if "dual-stack" in groups else "ipv4"
     with tempfile.TemporaryDirectory(prefix="e2e-", dir="/var/tmp") as directory:
         archives = images.build(directory, options.e2e_test, options.agnhost)
-        with Cluster(options.program, options.nodes, os.path.join(directory, "data")) as cluster:
+        with Cluster(options.program, options.nodes, family, os.path.join(directory, "data")) as cluster:
             for archive in archives:
                 cluster.load(archive)
-            report = play(options, cluster.kubeconfig())
-    found = {name: (state, message) for name, state, message in outcomes(report)}
+            reports = play_all(options, groups, cluster.kubeconfig())
+    found = {name: (state, message) for name, state, message in outcomes(reports, groups)}
     show(found)
+    show_left_out(reports, groups, found)
     before = recorded()
     lost = [name for name in found if before.get(name) == "passed" and found[name][0] != "passed"]
     for name in lost:

@@ -6,8 +6,9 @@ use crate::{apiserver, controllers, dns, duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use pointsman_api_server::Running as ApiServer;
 use pointsman_cluster::containers::RuntimeKind;
+use pointsman_cluster::plan::{self, IpFamily};
 use pointsman_cluster::up::{self, Config, Program};
-use pointsman_cluster::{merged_kubeconfig, plan, rootless};
+use pointsman_cluster::{merged_kubeconfig, rootless};
 use pointsman_latency_profile::{Catalog, Profile, UnknownProfile};
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -33,6 +34,9 @@ pub struct Flags {
     /// topology.kubernetes.io/zone, which traffic distribution and topology-aware hints go by.
     #[arg(long, value_name = "N|NAME,...", value_parser = zones)]
     zones: Option<Zones>,
+    /// Which addresses nodes, pods and Services have. By default those of the data directory, and of IPv4 alone in a new one.
+    #[arg(long, value_name = "ipv4|dual", value_parser = ip_family)]
+    ip_family: Option<IpFamily>,
     /// How the nodes' proxies write rules.
     #[arg(long, value_enum, default_value_t = ProxyMode::Nftables)]
     proxy_mode: ProxyMode,
@@ -133,6 +137,7 @@ impl Flags {
             name: self.name.clone(),
             nodes: self.nodes,
             zones: self.zones.clone().map(|zones| zones.0).unwrap_or_default(),
+            ip_family: self.ip_family,
             proxy_mode: match self.proxy_mode {
                 ProxyMode::Nftables => up::ProxyMode::Nftables,
                 ProxyMode::Iptables => up::ProxyMode::Iptables,
@@ -158,6 +163,13 @@ impl Flags {
             },
             reset_dead_connections: self.reset_dead_connections,
         })
+    }
+}
+
+fn ip_family(name: &str) -> Result<IpFamily, &'static str> {
+    match name {
+        "ipv6" => Err("clusters without IPv4 are not made here; `dual` has both"),
+        _ => IpFamily::named(name).ok_or("it is ipv4 or dual"),
     }
 }
 
@@ -328,6 +340,14 @@ impl InitFlags {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn families_have_the_words_of_kind() {
+        assert_eq!(ip_family("ipv4"), Ok(IpFamily::Ipv4));
+        assert_eq!(ip_family("dual"), Ok(IpFamily::Dual));
+        assert!(ip_family("ipv6").unwrap_err().contains("`dual` has both"));
+        assert!(ip_family("IPv4").is_err());
+    }
 
     #[test]
     fn zones_are_counted_or_named() {

@@ -266,7 +266,10 @@ fn programs_are_asked_through_the_api_server() {
                       \x20def answer(s):\n\
                       \x20 n=int(s.headers.get('Content-Length') or 0)\n\
                       \x20 b=(s.command+' '+s.path+'\\n'+str(s.headers)+s.rfile.read(n).decode()).encode()\n\
-                      \x20 s.send_response(203); s.send_header('X-Own','yes'); s.send_header('Content-Type','text/odd')\n\
+                      \x20 page=s.path=='/page'\n\
+                      \x20 if page: b=b'<p>/a <a class=x href=\"/a\">'\n\
+                      \x20 s.send_response(203); s.send_header('X-Own','yes'); s.send_header('Location','/next')\n\
+                      \x20 s.send_header('Content-Type','text/html; charset=utf-8' if page else 'text/odd')\n\
                       \x20 s.send_header('Content-Length',str(len(b))); s.end_headers(); s.wfile.write(b)\n\
                       \x20do_GET=do_POST=do_DELETE=answer\n\
                       \x20def log_message(*a): pass\n\
@@ -314,6 +317,13 @@ fn programs_are_asked_through_the_api_server() {
                 "{text}"
             );
         }
+        // Links lead through the API server again.
+        for place in ["pods/host", "services/s:web"] {
+            let prefix = format!("{namespace}/{place}/proxy");
+            let page = http.get(&format!("{prefix}/page")).await;
+            assert_eq!(page.text, format!("<p>/a <a class=x href=\"{prefix}/a\">"));
+            assert_eq!(page.header("location"), format!("{prefix}/next"));
+        }
         // Credentials are not for programs.
         let client = Client::new(lab).await;
         let path = format!("{namespace}/pods/host/proxy/");
@@ -329,6 +339,14 @@ fn programs_are_asked_through_the_api_server() {
             .kubectl(&["get", "--raw", "/api/v1/nodes/n1/proxy/metrics"])
             .await;
         assert!(metrics.contains("kubelet_running_pods"));
+        for node in ["n1", "n1:10250"] {
+            let logs = format!("/api/v1/nodes/{node}/proxy/logs");
+            assert_eq!(http.get(&logs).await.header("location"), "logs/");
+            let listed = lab.kubectl(&["get", "--raw", &format!("{logs}/")]).await;
+            assert!(listed.contains("<pre>"), "{listed}");
+            let outside = http.get(&format!("{logs}/%2e%2e/%2e%2e/etc/passwd")).await;
+            assert_eq!(outside.code, 404, "{}", outside.text);
+        }
         let refused = async |path: &str, code: u16, reason: &str| {
             http.get(&format!("{path}/proxy/")).await.refused(code, reason);
         };

@@ -160,7 +160,7 @@ async fn who_voted_for_withdrawing_a_node_is_said_wherever_the_node_is() {
             "{row}.includes('n1') && {row}.includes('no traffic: {votes}')"
         ))
         .await;
-    keep(&browser, "page-withdrawn").await;
+    browser.keep("page-withdrawn").await;
     browser
         .value("document.querySelector('[data-node=\"n1\"] a').click()")
         .await;
@@ -168,7 +168,7 @@ async fn who_voted_for_withdrawing_a_node_is_said_wherever_the_node_is() {
     browser
         .until(&format!("{focus}.includes('withdrawn: {votes}')"))
         .await;
-    keep(&browser, "page-withdrawn-node").await;
+    browser.keep("page-withdrawn-node").await;
     browser
         .value("document.querySelector('#waterfall tbody a').click()")
         .await;
@@ -177,7 +177,7 @@ async fn who_voted_for_withdrawing_a_node_is_said_wherever_the_node_is() {
             "{focus}.includes('default/a') && {focus}.includes('no traffic to n1: {votes}')"
         ))
         .await;
-    keep(&browser, "page-withdrawn-service").await;
+    browser.keep("page-withdrawn-service").await;
 
     let patch = Patch::Merge(withdrawn_nodes("", ""));
     leases.patch::<Value>(WITHDRAWN, patch).await.unwrap();

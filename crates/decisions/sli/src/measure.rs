@@ -40,6 +40,8 @@ pub struct Measure {
 pub struct Programmer {
     pub known_since: Moment,
     pub reading: Option<Reading>,
+    /// It measures no samples of its own.
+    pub unsampled: bool,
     /// When it left; none while it is there.
     pub left: Option<Moment>,
 }
@@ -98,9 +100,17 @@ impl Measure {
         let known = self.programmers.entry(name.to_owned()).or_insert(Programmer {
             known_since: now,
             reading: None,
+            unsampled: false,
             left: None,
         });
         known.left = None;
+    }
+
+    /// A programmer measures nothing of its own: it counts in the exact form alone.
+    pub fn without_samples(&mut self, name: &str) {
+        if let Some(programmer) = self.programmers.get_mut(name) {
+            programmer.unsampled = true;
+        }
     }
 
     /// A programmer is gone.
@@ -122,6 +132,7 @@ impl Measure {
         let gap = before.map_or(Duration::ZERO, |before| now.since(before.at));
         let older_day = before.is_some_and(|before| day_of(before.at) != day_of(now));
         programmer.reading = Some(reading);
+        programmer.unsampled = false;
         let samples = added.samples.earlier_by(ahead_millis);
         if gap <= WINDOW {
             self.window.add(now, &samples, added.covered);
@@ -150,18 +161,15 @@ impl Measure {
             let next = Day::new(day_of(now));
             std::mem::replace(&mut self.day, next)
         });
-        let present = self
-            .programmers
-            .values()
-            .filter(|programmer| programmer.left.is_none());
-        let present = present.count();
+        let present = || self.programmers.values().filter(|it| it.left.is_none());
+        let sampled = present().filter(|programmer| !programmer.unsampled).count() as f64;
+        let present = present().count();
         // After a long absence only this day's part of it is this day's.
         let passed = now.since(self.last_tick).min(now.since(start_of_day(now)));
         self.last_tick = now;
-        let expected = passed.mul_f64(present as f64);
+        let expected = passed.mul_f64(sampled);
         self.day.expected_seconds += expected.as_secs_f64();
-        self.window
-            .expect(now, expected.min(WINDOW.mul_f64(present as f64)));
+        self.window.expect(now, expected.min(WINDOW.mul_f64(sampled)));
         self.day.programmers = self.day.programmers.max(present);
         let objective = slo::objective(self.day.programmers);
         self.day.objective_micros = self.fixed_objective.unwrap_or(micros(objective).unsigned_abs());

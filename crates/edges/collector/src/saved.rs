@@ -39,6 +39,8 @@ struct SavedMeasure {
 struct SavedProgrammer {
     known_since: i64,
     reading: Option<SavedReading>,
+    #[serde(default)]
+    unsampled: bool,
     left: Option<i64>,
 }
 
@@ -136,6 +138,7 @@ mirror!(Measure, SavedMeasure {
 mirror!(Programmer, SavedProgrammer {
     known_since: micros, Moment;
     reading: |it: Option<Reading>| it.map(SavedReading::from), |it: Option<SavedReading>| it.map(Reading::from);
+    unsampled: same, same;
     left: |it: Option<Moment>| it.map(micros), |it: Option<i64>| it.map(Moment);
 });
 

@@ -64,7 +64,12 @@ pub async fn start(
     let started = Instant::now();
     let loops = parts::controller_arguments(config, Some(plan));
     keep(config, supervisor, "controllers", loops)?;
-    keep(config, supervisor, "sli", collector_arguments(&data_dir, &served))?;
+    keep(
+        config,
+        supervisor,
+        "sli",
+        collector_arguments(&data_dir, plan, &served),
+    )?;
     keep(config, supervisor, "dns", dns::arguments(config, plan))?;
     let controllers = Target::secure(parts::controllers_address(plan), unverified());
     wait_for(&controllers, "/readyz").await?;
@@ -95,10 +100,12 @@ fn keep(
     Ok(())
 }
 
-fn collector_arguments(data_dir: &std::path::Path, served: &Served) -> Vec<OsString> {
+fn collector_arguments(data_dir: &std::path::Path, plan: &Plan, served: &Served) -> Vec<OsString> {
+    let dns = dns::programmer(plan);
     vec![
         "--kubeconfig".into(),
         data_dir.join("kubeconfigs/sli.kubeconfig").into(),
+        format!("--programmer={}={}", dns.name, dns.url).into(),
         format!("--listen={}", served.page).into(),
         format!("--gate-listen={}", served.gate).into(),
         "--data-dir".into(),

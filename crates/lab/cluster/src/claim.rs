@@ -42,7 +42,7 @@ pub struct Record {
     pub containerd: bool,
     /// How the nodes' proxies write rules.
     pub proxy_mode: String,
-    /// Where the addresses of pods are from.
+    /// Where the addresses of pods are from, as flags take it.
     pub pod_range: String,
     /// Whether everything served once.
     pub ready: bool,

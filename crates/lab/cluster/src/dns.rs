@@ -7,6 +7,7 @@ use crate::plan::Plan;
 use crate::up::Config;
 use anyhow::Context;
 use pointsman_api_client::{Api, ApiError, Client, Patch, Resource};
+use pointsman_collector::Listed;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -23,6 +24,14 @@ const WRITER: &str = "pointsman-up";
 /// Where it serves its health.
 pub fn health_address(plan: &Plan) -> SocketAddr {
     SocketAddr::new(plan.host_address().address(), METRICS_PORT)
+}
+
+/// The name and URL by which the collector follows it: answers are one more thing that has to be up to date everywhere.
+pub fn programmer(plan: &Plan) -> Listed {
+    Listed {
+        name: "dns".to_owned(),
+        url: format!("http://{}", health_address(plan)),
+    }
 }
 
 /// The flags of the role.

@@ -1,7 +1,7 @@
 //! What runs on each node, and when does it serve?
 
 use super::containers::{self, RuntimeKind};
-use super::plan::{NodePlan, Plan};
+use super::plan::{NodePlan, Plan, joined};
 use super::supervise::{Spec, Supervisor};
 use crate::plain_http;
 use crate::up::{Opinions, PEER_LEASES, absolute};
@@ -58,7 +58,7 @@ impl Credentials {
         let mut agents = BTreeMap::new();
         for node in plan.nodes() {
             let kubeconfig = kubeconfig::write_node(&pki, data_dir, &node.name, server, pki.ca_pem(), now)?;
-            let serving = pki.node_serving(&node.name, &[node.address.into()], now)?;
+            let serving = pki.node_serving(&node.name, &node.addresses(), now)?;
             agents.insert(node.name, Agent { kubeconfig, serving });
         }
         Ok(Self {
@@ -283,14 +283,14 @@ pub fn root_dir(data_dir: &Path, node: &str) -> PathBuf {
 fn agent_arguments(plan: &Plan, node: &NodePlan, agent: &Agent, settings: &Settings) -> Vec<OsString> {
     let mut arguments = vec![
         format!("--node-name={}", node.name).into(),
-        format!("--node-ip={}", node.address).into(),
+        format!("--node-ip={}", joined(&node.addresses())).into(),
         "--kubeconfig".into(),
         absolute(&agent.kubeconfig).into(),
         "--tls-cert-file".into(),
         absolute(&agent.serving.certificate_path).into(),
         "--tls-private-key-file".into(),
         absolute(&agent.serving.key_path).into(),
-        format!("--cluster-cidr={}", plan.pod_range()).into(),
+        format!("--cluster-cidr={}", joined(&plan.pod_ranges())).into(),
         format!("--cluster-dns={}", settings.dns).into(),
         format!("--enforce-limits={}", settings.enforce_limits).into(),
         "--root-dir".into(),
@@ -321,7 +321,7 @@ fn proxy_arguments(
     let mut arguments: Vec<OsString> = [
         format!("--hostname-override={}", node.name),
         format!("--proxy-mode={}", settings.proxy_mode),
-        format!("--cluster-cidr={}", plan.pod_range()),
+        format!("--cluster-cidr={}", joined(&plan.pod_ranges())),
         format!("--bind-address={}", node.address),
         format!("--metrics-bind-address={}:{PROXY_METRICS_PORT}", node.address),
         "--kubeconfig".to_owned(),
@@ -355,7 +355,7 @@ fn kube_proxy_arguments(
     let mut arguments: Vec<OsString> = [
         format!("--hostname-override={}", node.name),
         format!("--proxy-mode={}", settings.proxy_mode),
-        format!("--cluster-cidr={}", plan.pod_range()),
+        format!("--cluster-cidr={}", joined(&plan.pod_ranges())),
         "--conntrack-max-per-core=0".to_owned(),
         "--conntrack-tcp-timeout-established=0s".to_owned(),
         "--conntrack-tcp-timeout-close-wait=0s".to_owned(),

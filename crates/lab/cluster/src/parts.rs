@@ -2,7 +2,7 @@
 
 use super::claim::{NodeRecord, Record};
 use super::containers::RuntimeKind;
-use super::plan::Plan;
+use super::plan::{Plan, joined};
 use super::progress::Progress;
 use super::supervise::Supervisor;
 use super::{demo, dns, nodes, pod_routes};
@@ -32,6 +32,7 @@ pub async fn start_collector(config: &Config, plan: &Plan, progress: &Progress) 
     let usual = CollectorConfig {
         gate_listen: Some(SocketAddr::new(plan.host_address().address(), 10270)),
         data_dir: Some(config.data_dir.join("sli")),
+        programmers: vec![dns::programmer(plan)],
         programmer_port: nodes::PROXY_METRICS_PORT,
         programmer_credentials: Some(nodes::reader(&config.data_dir)),
         ..CollectorConfig::new(Source::Kubeconfig(kubeconfig))
@@ -161,7 +162,7 @@ pub async fn start_nodes(
             Ok(object) => {
                 serving.push(object);
                 let writer = settings.kube_proxy.as_ref().map_or("proxy", |_| "kube-proxy");
-                let detail = format_args!("{}, {} {writer}", node.address, settings.proxy_mode);
+                let detail = format_args!("{}, {} {writer}", joined(&node.addresses()), settings.proxy_mode);
                 progress.ready(&part, started, detail);
             }
             Err(why) => {
@@ -230,7 +231,7 @@ pub fn server_arguments(config: &Config, plan: Option<&Plan>) -> Vec<OsString> {
     };
     arguments.push(format!("--listen={listen}").into());
     arguments.push(format!("--advertise-address={for_nodes}").into());
-    arguments.push(format!("--service-cluster-ip-range={}", plan.service_range()).into());
+    arguments.push(format!("--service-cluster-ip-range={}", joined(&plan.service_ranges())).into());
     arguments
 }
 
@@ -238,7 +239,7 @@ pub fn server_arguments(config: &Config, plan: Option<&Plan>) -> Vec<OsString> {
 pub fn controller_arguments(config: &Config, plan: Option<&Plan>) -> Vec<OsString> {
     let kubeconfig = config.data_dir.join("kubeconfigs/controllers.kubeconfig");
     let metrics = plan.map_or("off".to_owned(), |plan| controllers_address(plan).to_string());
-    let pods = plan.map_or("10.244.0.0/16".to_owned(), |plan| plan.pod_range().to_string());
+    let pods = plan.map_or("10.244.0.0/16".to_owned(), |plan| joined(&plan.pod_ranges()));
     let mut arguments = vec![
         "--kubeconfig".into(),
         kubeconfig.into(),
@@ -285,7 +286,7 @@ pub fn record(config: &Config, plan: Option<&Plan>) -> Record {
         dns: plan.map(dns::health_address),
         containerd: config.runtime == RuntimeKind::Containerd,
         proxy_mode: config.proxy_mode.as_str().to_owned(),
-        pod_range: plan.map(|plan| plan.pod_range().to_string()).unwrap_or_default(),
+        pod_range: plan.map(|plan| joined(&plan.pod_ranges())).unwrap_or_default(),
         ..Record::default()
     }
 }

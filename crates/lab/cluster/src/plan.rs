@@ -11,10 +11,21 @@
 //!   10.b+2.0.0/16   pods, a /24 for each node
 //! ```
 //!
+//! A cluster of both families has a block of IPv6 addresses besides, which belongs to the other one:
+//!
+//! ```text
+//! fd50:4d00:x::/48          the block; x is (b - 128) / 4
+//!   fd50:4d00:x::1          the bridge
+//!   fd50:4d00:x::b ...      nodes n1, n2, ...
+//!   fd50:4d00:x:ff::/126    the cable, as above
+//!   fd50:4d00:x:1::/112     cluster addresses of Services
+//!   fd50:4d00:x:200::/56    pods, a /64 for each node
+//! ```
+//!
 //! Everything here is computed from the cluster's name and what is in use; nothing is looked at or changed.
 
 use pointsman_fabric::Prefix;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The number of blocks.
 const BLOCKS: u8 = 32;
@@ -30,6 +41,33 @@ pub struct Plan {
     pub block: Block,
     /// The number of nodes.
     pub nodes: u8,
+    /// Which addresses nodes, pods and Services have.
+    pub family: IpFamily,
+}
+
+/// Which addresses a cluster has, with the words that kind uses for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IpFamily {
+    #[default]
+    Ipv4,
+    /// Those of both families, of which IPv4 is the first one.
+    Dual,
+}
+
+impl IpFamily {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ipv4 => "ipv4",
+            Self::Dual => "dual",
+        }
+    }
+
+    /// The family of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Ipv4, Self::Dual]
+            .into_iter()
+            .find(|family| family.as_str() == name)
+    }
 }
 
 /// One of the blocks of 10.128.0.0/9.
@@ -44,8 +82,24 @@ pub struct NodePlan {
     /// The network namespace it lives in.
     pub namespace: String,
     pub address: Ipv4Addr,
+    /// Its address of the other family, in a cluster of both.
+    pub second: Option<Ipv6Addr>,
     /// The link in the fabric that leads to it.
     pub port: String,
+}
+
+impl NodePlan {
+    /// Its addresses, the first one first.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        let second = self.second.map(IpAddr::from);
+        [self.address.into()].into_iter().chain(second).collect()
+    }
+}
+
+/// Ranges as flags take them.
+pub fn joined<T: ToString>(parts: &[T]) -> String {
+    let parts: Vec<String> = parts.iter().map(T::to_string).collect();
+    parts.join(",")
 }
 
 /// A name that cannot be a cluster's.
@@ -81,26 +135,47 @@ impl Block {
         Prefix::new(self.address(0, 0, 0), 14)
     }
 
+    /// All its addresses of these families.
+    pub fn ranges(self, family: IpFamily) -> Vec<Prefix> {
+        family.of(self.range(), Prefix::new(self.second(0, 0), 48))
+    }
+
     /// Chooses a block for a cluster that has none: the same for the same name, unless it is in use.
-    pub fn choose(name: &str, in_use: &[Prefix]) -> Option<Self> {
+    pub fn choose(name: &str, family: IpFamily, in_use: &[Prefix]) -> Option<Self> {
         let first = hash(name) % u32::from(BLOCKS);
         (0..u32::from(BLOCKS))
             .filter_map(|step| u8::try_from((first + step) % u32::from(BLOCKS)).ok())
             .map(Self)
-            .find(|block| block.conflict(in_use).is_none())
+            .find(|block| block.conflict(family, in_use).is_none())
     }
 
     /// A range in use that has addresses of this block.
-    pub fn conflict(self, in_use: &[Prefix]) -> Option<Prefix> {
+    pub fn conflict(self, family: IpFamily, in_use: &[Prefix]) -> Option<Prefix> {
+        let own = self.ranges(family);
+        let overlaps = |prefix: &Prefix| own.iter().any(|own| own.overlaps(*prefix));
         in_use
             .iter()
             .copied()
             // A default route leads to everywhere and claims nothing.
-            .find(|prefix| prefix.length() > 0 && prefix.overlaps(self.range()))
+            .find(|prefix| prefix.length() > 0 && overlaps(prefix))
     }
 
     fn address(self, part: u8, third: u8, last: u8) -> Ipv4Addr {
         Ipv4Addr::new(10, 128 + 4 * self.0 + part, third, last)
+    }
+
+    fn second(self, subnet: u16, last: u16) -> Ipv6Addr {
+        Ipv6Addr::new(0xfd50, 0x4d00, self.0.into(), subnet, 0, 0, 0, last)
+    }
+}
+
+impl IpFamily {
+    /// What a cluster of this family has of both.
+    fn of(self, four: Prefix, six: Prefix) -> Vec<Prefix> {
+        match self {
+            Self::Ipv4 => vec![four],
+            Self::Dual => vec![four, six],
+        }
     }
 }
 
@@ -120,19 +195,28 @@ impl Plan {
         Prefix::new(self.block.address(0, 255, 1), 30)
     }
 
-    /// The fabric's address on the cable.
-    pub fn fabric_address(&self) -> Prefix {
-        Prefix::new(self.block.address(0, 255, 2), 30)
+    /// The host's addresses on the cable.
+    pub fn host_addresses(&self) -> Vec<Prefix> {
+        let six = Prefix::new(self.block.second(0xff, 1), 126);
+        self.family.of(self.host_address(), six)
     }
 
-    /// The bridge's address, next hop of every node.
-    pub fn gateway(&self) -> Prefix {
-        Prefix::new(self.block.address(0, 0, 1), 24)
+    /// The fabric's addresses on the cable.
+    pub fn fabric_addresses(&self) -> Vec<Prefix> {
+        let four = Prefix::new(self.block.address(0, 255, 2), 30);
+        self.family.of(four, Prefix::new(self.block.second(0xff, 2), 126))
+    }
+
+    /// The bridge's addresses, next hops of every node.
+    pub fn gateways(&self) -> Vec<Prefix> {
+        let four = Prefix::new(self.block.address(0, 0, 1), 24);
+        self.family.of(four, Prefix::new(self.block.second(0, 1), 64))
     }
 
     /// Cluster addresses of Services.
-    pub fn service_range(&self) -> Prefix {
-        Prefix::new(self.block.address(1, 0, 0), 16)
+    pub fn service_ranges(&self) -> Vec<Prefix> {
+        let four = Prefix::new(self.block.address(1, 0, 0), 16);
+        self.family.of(four, Prefix::new(self.block.second(1, 0), 112))
     }
 
     /// Where pods find the DNS: the tenth cluster address.
@@ -141,8 +225,9 @@ impl Plan {
     }
 
     /// Addresses of all pods.
-    pub fn pod_range(&self) -> Prefix {
-        Prefix::new(self.block.address(2, 0, 0), 16)
+    pub fn pod_ranges(&self) -> Vec<Prefix> {
+        let four = Prefix::new(self.block.address(2, 0, 0), 16);
+        self.family.of(four, Prefix::new(self.block.second(0x200, 0), 56))
     }
 
     /// The nodes, in order.
@@ -151,6 +236,7 @@ impl Plan {
             name: format!("n{number}"),
             namespace: format!("{}-n{number}", self.name),
             address: self.block.address(0, 0, 10 + number),
+            second: (self.family == IpFamily::Dual).then(|| self.block.second(0, 10 + u16::from(number))),
             port: format!("n{number}"),
         };
         (1..=self.nodes).map(node).collect()
@@ -191,8 +277,9 @@ mod tests {
     fn plan(name: &str) -> Plan {
         Plan {
             name: name.to_owned(),
-            block: Block::choose(name, &[]).unwrap(),
-            nodes: 3,
+            block: Block::choose(name, IpFamily::Dual, &[]).unwrap(),
+            nodes: MOST_NODES,
+            family: IpFamily::Dual,
         }
     }
 
@@ -204,21 +291,25 @@ mod tests {
                 ..plan("pointsman")
             };
             let parts = [
-                plan.host_address(),
-                plan.gateway(),
-                plan.service_range(),
-                plan.pod_range(),
-            ];
+                plan.host_addresses(),
+                plan.gateways(),
+                plan.service_ranges(),
+                plan.pod_ranges(),
+            ]
+            .concat();
+            let blocks = plan.block.ranges(plan.family);
             for (at, part) in parts.iter().enumerate() {
-                assert!(plan.block.range().contains(part.address()), "{part}");
+                assert!(blocks.iter().any(|block| part.is_within(*block)), "{part}");
                 assert!(
                     parts[at + 1..].iter().all(|other| !part.overlaps(*other)),
                     "{part}"
                 );
             }
             for node in plan.nodes() {
-                assert!(plan.gateway().contains(node.address.into()));
-                assert_ne!(plan.gateway().address(), node.address);
+                for (address, gateway) in node.addresses().into_iter().zip(plan.gateways()) {
+                    assert!(gateway.contains(address));
+                    assert_ne!(gateway.address(), address);
+                }
             }
         }
         assert_eq!(Block::try_new(BLOCKS), None);
@@ -226,14 +317,19 @@ mod tests {
 
     #[test]
     fn a_cluster_keeps_its_block_unless_it_is_in_use() {
-        let first = Block::choose("pointsman", &[]).unwrap();
+        let choose = |in_use: &[Prefix]| Block::choose("pointsman", IpFamily::Ipv4, in_use);
+        let first = choose(&[]).unwrap();
         let default: Prefix = "0.0.0.0/0".parse().unwrap();
-        assert_eq!(Block::choose("pointsman", &[default]), Some(first));
-        let second = Block::choose("pointsman", &[default, first.range()]).unwrap();
+        assert_eq!(choose(&[default]), Some(first));
+        let second = choose(&[default, first.range()]).unwrap();
         assert_ne!(first, second);
         let everything = ["10.0.0.0/8".parse().unwrap()];
-        assert_eq!(Block::choose("pointsman", &everything), None);
-        assert_eq!(first.conflict(&everything), Some(everything[0]));
+        assert_eq!(choose(&everything), None);
+        assert_eq!(first.conflict(IpFamily::Ipv4, &everything), Some(everything[0]));
+        // What a cluster does not have cannot be in its way.
+        let local = ["fd00::/8".parse().unwrap()];
+        assert_eq!(choose(&local), Some(first));
+        assert_eq!(Block::choose("pointsman", IpFamily::Dual, &local), None);
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub async fn keep(client: Client, plan: Plan) {
         if !is_complete {
             continue;
         }
-        let wanted = routes(&nodes, plan.pod_range());
+        let wanted = routes(&nodes, &plan.pod_ranges());
         let plan = plan.clone();
         // Entering a namespace takes a thread of its own.
         let written = tokio::task::spawn_blocking(move || route_pods(&plan, &wanted)).await;
@@ -39,8 +39,8 @@ pub async fn keep(client: Client, plan: Plan) {
     }
 }
 
-/// Ranges inside of the cluster's by the addresses of their nodes, of which the older come first; agents decide alike.
-fn routes(nodes: &BTreeMap<String, Node>, cluster: Prefix) -> Routes {
+/// Ranges inside of those of the cluster by the addresses of their nodes, of which the older come first; agents decide alike.
+fn routes(nodes: &BTreeMap<String, Node>, cluster: &[Prefix]) -> Routes {
     let mut sorted: Vec<_> = nodes.iter().collect();
     sorted.sort_by_key(|(name, node)| (node.metadata.created.is_none(), node.metadata.created, *name));
     let claims = sorted.into_iter().flat_map(|(name, node)| {
@@ -53,7 +53,7 @@ fn routes(nodes: &BTreeMap<String, Node>, cluster: Prefix) -> Routes {
             range: range.network(),
         })
     });
-    let (believed, _) = settle(claims.collect(), &[cluster]);
+    let (believed, _) = settle(claims.collect(), cluster);
     let route = |claim: &Claim| {
         let mut addresses = nodes.get(&claim.holder)?.internal_addresses();
         let same = |address: &IpAddr| address.is_ipv4() == claim.range.address().is_ipv4();
@@ -65,6 +65,7 @@ fn routes(nodes: &BTreeMap<String, Node>, cluster: Prefix) -> Routes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pointsman_objects::node::AddressKind;
     use serde_json::{Value, json};
 
     fn node(ranges: &[&str], address: &str, created: &str) -> Node {
@@ -100,6 +101,22 @@ mod tests {
             ),
         ]);
         let expected: Routes = vec![("10.1.1.0/24".parse().unwrap(), "10.0.0.11".parse().unwrap())];
-        assert_eq!(routes(&nodes, "10.1.0.0/16".parse().unwrap()), expected);
+        assert_eq!(routes(&nodes, &["10.1.0.0/16".parse().unwrap()]), expected);
+    }
+
+    #[test]
+    fn ranges_of_both_families_lead_to_addresses_of_theirs() {
+        let mut both = node(&["10.1.1.0/24", "fd01::/64"], "10.0.0.11", "2026-01-01T00:00:00Z");
+        let second = "fd00::b".parse().unwrap();
+        both.addresses = [both.addresses[0], (AddressKind::Internal, second)].into();
+        let cluster = ["10.1.0.0/16", "fd01::/56"].map(|range| range.parse().unwrap());
+        let expected: Routes = vec![
+            ("10.1.1.0/24".parse().unwrap(), "10.0.0.11".parse().unwrap()),
+            ("fd01::/64".parse().unwrap(), second),
+        ];
+        assert_eq!(
+            routes(&BTreeMap::from([("n1".to_owned(), both)]), &cluster),
+            expected
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::claim::{self, Claim, Record};
 use crate::containers::RuntimeKind;
-use crate::plan::{Block, Plan};
+use crate::plan::{Block, IpFamily, Plan, joined};
 use crate::progress::{Output, Progress};
 use crate::supervise::Supervisor;
 use crate::{apart, dns, leftovers, merged_kubeconfig, network, parts, rootless};
@@ -25,6 +25,8 @@ pub struct Config {
     pub name: String,
     /// How many nodes, each in a network namespace of its own; 0 runs without nodes.
     pub nodes: u8,
+    /// Which addresses it has; by default those it had before, or IPv4 alone.
+    pub ip_family: Option<IpFamily>,
     /// Zones that the nodes are in, by turns; empty for none.
     pub zones: Vec<String>,
     /// How the nodes' proxies write rules.
@@ -175,10 +177,12 @@ async fn prepare(config: &Config, progress: &Progress, claim: &Claim) -> anyhow:
     }
     let started = Instant::now();
     let lock = claim::lock_addresses()?;
+    let (block, family) = remembered(config)?;
     let plan = Plan {
         name: config.name.clone(),
-        block: remembered_block(config)?,
+        block,
         nodes: config.nodes,
+        family,
     };
     // Whatever happens from here on, the next start knows where to look.
     claim.write(&parts::record(config, Some(&plan)))?;
@@ -187,23 +191,36 @@ async fn prepare(config: &Config, progress: &Progress, claim: &Claim) -> anyhow:
     progress.ready(
         "network",
         started,
-        format_args!("{} nodes in {}", plan.nodes, plan.block.range()),
+        format_args!("{} nodes in {}", plan.nodes, joined(&block.ranges(family))),
     );
     Ok(Some(plan))
 }
 
-/// The data directory keeps its block: the addresses of Services are in it.
-fn remembered_block(config: &Config) -> anyhow::Result<Block> {
+/// The data directory keeps its block and families: Services and nodes have addresses of them.
+fn remembered(config: &Config) -> anyhow::Result<(Block, IpFamily)> {
     let path = config.data_dir.join("network.json");
     let read = std::fs::read(&path).ok();
     let known = read.and_then(|text| serde_json::from_slice::<serde_json::Value>(&text).ok());
-    let remembered = known.and_then(|known| Block::try_new(known["block"].as_u64()?.try_into().ok()?));
-    let block = network::choose_block(&config.name, remembered)?;
+    let remembered = known
+        .as_ref()
+        .and_then(|known| Block::try_new(known["block"].as_u64()?.try_into().ok()?));
+    let named = known.as_ref().and_then(|known| known["ipFamily"].as_str());
+    let before = remembered.map(|_| named.and_then(IpFamily::named).unwrap_or_default());
+    let family = config.ip_family.or(before).unwrap_or_default();
+    if let Some(before) = before.filter(|before| *before != family) {
+        bail!(
+            "{} is of a cluster with --ip-family {}, whose nodes and Services keep their addresses; start with another --data-dir",
+            config.data_dir.display(),
+            before.as_str()
+        );
+    }
+    let block = network::choose_block(&config.name, family, remembered)?;
     if remembered != Some(block) {
-        let text = json!({"block": block.number(), "range": block.range().to_string()});
+        let range = joined(&block.ranges(family));
+        let text = json!({"block": block.number(), "range": range, "ipFamily": family.as_str()});
         std::fs::write(&path, format!("{text}\n")).with_context(|| format!("writing {}", path.display()))?;
     }
-    Ok(block)
+    Ok((block, family))
 }
 
 async fn serve<P: Program>(

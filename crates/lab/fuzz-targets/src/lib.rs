@@ -9,12 +9,14 @@
 mod dns;
 mod iptables_save;
 mod kubeconfigs;
+mod links;
 mod memory;
 mod netlink;
 mod patches;
 mod probe_annotations;
 mod protobuf;
 mod requests;
+mod runtime;
 mod selectors;
 mod spdy;
 mod tokens;
@@ -44,6 +46,8 @@ pub const TARGETS: &[Target] = &[
     Target::new("tokens", tokens::run),
     Target::new("dns", dns::run),
     Target::new("spdy", spdy::run),
+    Target::new("links", links::run),
+    Target::new("runtime", runtime::run),
 ];
 
 impl Target {

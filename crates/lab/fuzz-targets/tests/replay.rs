@@ -86,6 +86,16 @@ fn dns() {
 }
 
 #[test]
+fn links() {
+    replay("links");
+}
+
+#[test]
+fn runtime() {
+    replay("runtime");
+}
+
+#[test]
 fn every_corpus_has_a_target_and_together_they_are_small() {
     let mut bytes = 0;
     for entry in fs::read_dir(corpora()).unwrap() {

@@ -16,6 +16,18 @@ const PROGRAMS: [&str; 13] = [
     "sh", "sleep", "echo", "cat", "id", "ls", "touch", "mkdir", "kill", "pwd", "hostname", "wget", "tar",
 ];
 
+/// The archive of that image.
+///
+/// # Panics
+/// If there is no busybox to make it of.
+pub fn busybox() -> Vec<u8> {
+    let busybox = fs::read("/bin/busybox").expect("busybox-static is installed");
+    let paths: Vec<String> = PROGRAMS.iter().map(|name| format!("bin/{name}")).collect();
+    let mut entries = vec![("bin/busybox", Entry::Program(&busybox))];
+    entries.extend(paths.iter().map(|path| (path.as_str(), Entry::Link("busybox"))));
+    archive::image(BUSYBOX, &entries, &["/bin/sleep", "76001"])
+}
+
 /// A containerd in the network of a node; gone when dropped, which ends no container.
 pub struct Containerd {
     /// What it is told, and how it is asked.
@@ -38,12 +50,8 @@ impl Containerd {
             process,
         };
         this.await_ready();
-        let busybox = fs::read("/bin/busybox").expect("busybox-static is installed");
-        let paths: Vec<String> = PROGRAMS.iter().map(|name| format!("bin/{name}")).collect();
-        let mut entries = vec![("bin/busybox", Entry::Program(&busybox))];
-        entries.extend(paths.iter().map(|path| (path.as_str(), Entry::Link("busybox"))));
         let tar = directory.join("busybox.tar");
-        fs::write(&tar, archive::image(BUSYBOX, &entries, &["/bin/sleep", "76001"])).unwrap();
+        fs::write(&tar, busybox()).unwrap();
         this.files.load(&tar).unwrap();
         this
     }

@@ -128,7 +128,12 @@ impl Suspicion {
         let Some(asked) = self.asked else {
             return self.begin;
         };
-        let usual = asked + thresholds.every;
+        // Whoever answers again is soon asked often enough to be believed.
+        let usual = if self.unreachable && self.answers > 0 {
+            asked + thresholds.urgent
+        } else {
+            asked + thresholds.every
+        };
         match self.open.front() {
             Some(first) if self.known && !self.unreachable => {
                 let pace = match self.open.len() {

@@ -142,6 +142,27 @@ fn a_collector_that_restarts_loses_nothing_and_counts_nothing_twice() {
 }
 
 #[test]
+fn a_programmer_without_samples_is_not_missing_in_the_pool_and_counts_in_the_exact_form() {
+    let (mut measure, _) = run_day(|second, measure, _| {
+        if second == 1 {
+            measure.joined("dns", at(second));
+            measure.without_samples("dns");
+        }
+    });
+    let day = measure.day();
+    assert!(day.coverage() > 0.999, "{}", day.coverage());
+    assert_eq!(day.programmers, 4);
+    let exact = |telling| {
+        measure
+            .exact(at(86_399), telling, &Unfinished::default())
+            .coverage
+    };
+    assert_eq!((exact(4), exact(3)), (1.0, 0.75));
+    measure.read("dns", Fake::default().reading(86_399), 0);
+    assert!(!measure.programmers["dns"].unsampled);
+}
+
+#[test]
 fn a_programmer_that_restarts_costs_what_it_had_not_told_and_coverage_says_so() {
     let (measure, fakes) = run_day(|second, _, fakes| {
         if second % 7_200 == 7_198 {

@@ -10,7 +10,7 @@ use tokio::task::AbortHandle;
 use super::Owner;
 use crate::follow::{self, Key, Observation};
 use crate::now;
-use crate::scrape;
+use crate::scrape::{self, ScrapeError};
 
 /// For one line in so many, the time until it was folded is measured.
 const SAMPLED: u64 = 16;
@@ -212,15 +212,27 @@ impl Owner {
         let Some(followed) = self.followed.get_mut(who) else {
             return;
         };
-        let reading = text.and_then(|text| scrape::read(&text, at).map_err(|error| error.to_string()));
+        let reading = text.map(|text| scrape::read(&text, at));
         match reading {
-            Ok(reading) => {
+            Ok(Ok(reading)) => {
                 followed.unread = None;
                 let offset = followed.clock.offset().unwrap_or_default();
                 self.measure.read(who, reading, offset.correction_millis());
                 self.metrics.streams.scrapes.with(&["read"]).inc();
             }
-            Err(why) => {
+            // It streams versions and writes no rules, as the DNS.
+            Ok(Err(ScrapeError::NoHistogram)) if !followed.plain && followed.id.is_some() => {
+                followed.unread = None;
+                self.measure.without_samples(who);
+                self.metrics.streams.scrapes.with(&["read"]).inc();
+            }
+            failed => {
+                let why = match failed {
+                    Err(why) => why,
+                    Ok(unreadable) => unreadable
+                        .err()
+                        .map_or_else(String::new, |error| error.to_string()),
+                };
                 if followed.unread.as_ref() != Some(&why) {
                     tracing::debug!(programmer = &**who, why, "cannot read metrics");
                 }

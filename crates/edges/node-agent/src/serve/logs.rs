@@ -276,7 +276,8 @@ async fn reopened(path: &Path, open: Option<File>) -> std::io::Result<Option<Fil
     File::open(path).await.map(Some)
 }
 
-async fn next_chunk(file: &mut File) -> std::io::Result<Option<Bytes>> {
+/// What comes next of a file; nothing at its end.
+pub(super) async fn next_chunk(file: &mut File) -> std::io::Result<Option<Bytes>> {
     let mut chunk = BytesMut::with_capacity(CHUNK);
     let read = file.read_buf(&mut chunk).await?;
     Ok((read > 0).then(|| chunk.freeze()))

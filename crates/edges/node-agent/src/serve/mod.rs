@@ -5,6 +5,7 @@
 //! that user may: the same rules as for a kubelet with `--authorization-mode=Webhook`.
 
 mod access;
+mod files;
 mod logs;
 mod tls;
 
@@ -19,6 +20,7 @@ use pointsman_http::{Body, Connections, Incoming, Limits, reply, text};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use std::path::Path;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
@@ -69,6 +71,7 @@ impl Server {
             "metrics",
             "configz",
             "pods",
+            "logs",
             "containerLogs",
             "exec",
             "attach",
@@ -123,6 +126,7 @@ impl Server {
                     items,
                 })
             }
+            ["logs", ..] => files::answer(Path::new(files::ROOT), request.uri().path()).await,
             ["containerLogs", namespace, pod, container] => {
                 let query = request.uri().query().unwrap_or("");
                 self.logs(namespace, pod, container, query).await

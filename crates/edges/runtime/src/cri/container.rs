@@ -356,7 +356,7 @@ fn cannot_start(status: &Status) -> RuntimeError {
 }
 
 /// How a run ended that the runtime knows.
-fn exit(seen: &Seen, message: Option<String>) -> Exit {
+pub(super) fn exit(seen: &Seen, message: Option<String>) -> Exit {
     // A runtime that lost sight of a container while it was down says 255 and this.
     let is_known = seen.state == value::CONTAINER_EXITED && seen.reason != "Unknown";
     let own = Some(seen.message.clone()).filter(|text| !text.is_empty());

@@ -4,6 +4,8 @@
 //! that containers mount and their logs, below the root directory and as with processes. Pods are found again by
 //! labels, so that they outlive this process. Nothing is written down that the runtime knows itself.
 
+#[doc(hidden)]
+pub mod answers;
 pub mod archive;
 mod client;
 mod config;

@@ -87,15 +87,12 @@ impl Inner {
         };
         let answer: PodSandboxStatusResponse = self.client.runtime("PodSandboxStatus", request).await?;
         let status = answer.status.unwrap_or_default();
-        let seen = status.network.unwrap_or_default();
-        let others = seen.additional_ips.into_iter().map(|other| other.ip);
-        let addresses = std::iter::once(seen.ip)
-            .chain(others)
-            .filter_map(|ip| ip.parse().ok());
-        let mut addresses: Vec<IpAddr> = addresses.filter(|_| network == Network::Own).collect();
-        addresses.sort_by_key(IpAddr::is_ipv6);
         Ok(Sandbox {
-            addresses,
+            addresses: if network == Network::Own {
+                addresses(&status)
+            } else {
+                Vec::new()
+            },
             netns: None,
             created_at: time(status.created_at),
         })
@@ -261,7 +258,17 @@ impl Inner {
     }
 }
 
-fn uid(sandbox: &PodSandbox) -> Option<PodUid> {
+/// The addresses of a pod with a network of its own, IPv4 first.
+pub(super) fn addresses(status: &PodSandboxStatus) -> Vec<IpAddr> {
+    let seen = status.network.iter();
+    let texts =
+        seen.flat_map(|seen| std::iter::once(&seen.ip).chain(seen.additional_ips.iter().map(|it| &it.ip)));
+    let mut addresses: Vec<IpAddr> = texts.filter_map(|ip| ip.parse().ok()).collect();
+    addresses.sort_by_key(IpAddr::is_ipv6);
+    addresses
+}
+
+pub(super) fn uid(sandbox: &PodSandbox) -> Option<PodUid> {
     PodUid::try_new(&sandbox.metadata.as_ref()?.uid).ok()
 }
 

@@ -4,6 +4,7 @@
 //! them is between the client and the node's agent. Before that the request was authorized, and takes a place among the
 //! streams of its class until it has ended. Through `proxy` a request gets to a program, and its answer to the client.
 
+pub mod links;
 pub mod proxy;
 pub mod streams;
 

@@ -3,6 +3,7 @@
 //! Credentials of the client stay here, connections are not upgraded, and nobody is asked at an address that belongs to
 //! the server's own machine.
 
+use super::links::{self, Links};
 use super::{hop_by_hop, refusal};
 use crate::cache::object::Object;
 use crate::http::body::Body;
@@ -77,10 +78,17 @@ pub async fn ask(server: &Server, request: &Request, name: &str) -> Result<Reply
     if code == 101 {
         return Err(ApiError::Unavailable(refusal(response).await));
     }
-    let headers = hop_by_hop(response.headers());
+    let mut headers = hop_by_hop(response.headers());
+    let links = Links::new(prefix(head), &target.authority());
+    let there = headers.get(header::LOCATION).map(header::HeaderValue::as_bytes);
+    if let Some(Ok(moved)) = there.and_then(|link| Some(header::HeaderValue::from_bytes(&links.moved(link)?)))
+    {
+        headers.insert(header::LOCATION, moved);
+    }
     let is_bodiless = head.method == Method::HEAD || matches!(code, 204 | 304);
     let body = match is_bodiless {
         true => Body::whole(""),
+        false if links::is_page(&headers) => links::pass(response.into_body(), &links, request).await,
         false => passed_on(response.into_body()),
     };
     let mut reply = Reply::new(code, body);
@@ -228,6 +236,12 @@ fn path(head: &Parts) -> String {
     format!("{slash}{rest}{}", query(head))
 }
 
+/// The path of the subresource, below which clients see the program.
+fn prefix(head: &Parts) -> &str {
+    let path = head.uri.path();
+    &path[..path.len() - rest(head).len()]
+}
+
 fn query(head: &Parts) -> String {
     let query = head.uri.query();
     query.map_or(String::new(), |query| format!("?{query}"))
@@ -328,6 +342,11 @@ mod tests {
         );
         assert_eq!(rest("/api/v1/namespaces/a/pods/x/proxy"), "/");
         assert_eq!(rest("//api/v1//nodes/n1/proxy/metrics"), "/metrics");
+        let request = http::Request::builder()
+            .uri("/api/v1/nodes/n1/proxy/a/b?c=/d")
+            .body(())
+            .unwrap();
+        assert_eq!(prefix(&request.into_parts().0), "/api/v1/nodes/n1/proxy");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::reply::Reply;
 use crate::request::Request;
 use crate::server::Server;
 use bytes::Bytes;
-use futures::StreamExt;
+use futures::{Stream, StreamExt};
 use http_body_util::BodyDataStream;
 use hyper::body::Incoming;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -132,9 +132,14 @@ fn path(request: &Request, namespace: &str, pod: &str, container: &str) -> Strin
 
 /// A stream that ends where the agent's answer does, for whatever reason.
 pub fn passed_on(body: Incoming) -> Body {
+    Body::stream(Box::pin(chunks(body)))
+}
+
+/// What comes of a body, as long as it comes.
+pub fn chunks(body: Incoming) -> impl Stream<Item = Bytes> + Send {
     let chunks = BodyDataStream::new(body).map(|chunk| chunk.ok());
     let chunks = chunks.take_while(|chunk| std::future::ready(chunk.is_some()));
-    Body::stream(Box::pin(chunks.map(Option::<Bytes>::unwrap_or_default)))
+    chunks.map(Option::<Bytes>::unwrap_or_default)
 }
 
 #[cfg(test)]

@@ -138,7 +138,7 @@ impl Connection {
     }
 }
 
-fn place(url: &str) -> Option<(SocketAddr, String)> {
+pub(super) fn place(url: &str) -> Option<(SocketAddr, String)> {
     let uri: Uri = url.parse().ok()?;
     let address = uri.authority()?.as_str().parse().ok()?;
     let path = uri.path_and_query().map_or("/", |path| path.as_str());

@@ -129,6 +129,12 @@ impl Inner {
     }
 }
 
+/// Reads bytes as the answers about streams.
+pub(super) fn check(bytes: &[u8]) {
+    let _ = std::str::from_utf8(bytes).ok().and_then(connection::place);
+    let _ = ended(bytes);
+}
+
 /// How a command ended, by the Status that the runtime's server makes of it; or why it did not run.
 fn ended(said: &[u8]) -> Result<ExecEnd, String> {
     let status: Value = serde_json::from_slice(said).map_err(|_| match String::from_utf8_lossy(said) {
