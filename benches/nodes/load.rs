@@ -30,6 +30,11 @@ impl Load {
 
     /// Creates all nodes and their leases.
     pub async fn create(&self) {
+        // The server makes its own namespaces a moment after it is ready.
+        let path = "/api/v1/namespaces/kube-node-lease";
+        while self.client.get_path::<IgnoredAny>(path).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
         let mut tasks = JoinSet::new();
         for sender in 0..SENDERS {
             let load = self.clone();
@@ -48,6 +53,13 @@ impl Load {
             });
         }
         tasks.join_all().await;
+    }
+
+    /// Whether the loops have taken from all nodes the taint that new ones come with, which is work of their start.
+    pub async fn is_settled(&self) -> bool {
+        let nodes: Value = self.client.get_path("/api/v1/nodes").await.unwrap();
+        let mut nodes = nodes["items"].as_array().unwrap().iter();
+        nodes.all(|node| node["spec"]["taints"].as_array().is_none_or(Vec::is_empty))
     }
 
     /// Sends heartbeats at an even pace for so long; returns how many.

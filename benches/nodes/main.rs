@@ -42,6 +42,9 @@ async fn main() {
     let load = Load::new(server.client.clone(), nodes);
     load.create().await;
     let (loops, metrics) = launch(&server, &program).await;
+    while !load.is_settled().await {
+        load.beat(PERIOD, SELDOM, Duration::from_secs(5)).await;
+    }
     println!("| {nodes} nodes | target | measured |\n|---|---|--:|");
     for (name, reports) in [
         ("leases every 10 s, status every 5 min", SELDOM),
