@@ -169,9 +169,9 @@ async fn who_voted_for_withdrawing_a_node_is_said_wherever_the_node_is() {
         .until(&format!("{focus}.includes('withdrawn: {votes}')"))
         .await;
     browser.keep("page-withdrawn-node").await;
-    browser
-        .value("document.querySelector('#waterfall tbody a').click()")
-        .await;
+    let change = "document.querySelector('#waterfall tbody a')";
+    browser.until(&format!("!!{change}")).await;
+    browser.value(&format!("{change}.click()")).await;
     browser
         .until(&format!(
             "{focus}.includes('default/a') && {focus}.includes('no traffic to n1: {votes}')"

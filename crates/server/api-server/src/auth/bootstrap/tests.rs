@@ -325,5 +325,5 @@ fn no_role_of_this_program_has_a_wildcard_and_only_nodes_may_read_secrets() {
         );
         checked += 1;
     }
-    assert_eq!(checked, 7);
+    assert_eq!(checked, 8);
 }
