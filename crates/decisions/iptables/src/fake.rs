@@ -162,6 +162,18 @@ impl<A: Address> FakeKernel<A> {
             let position = position.ok_or_else(|| render::append_line(*chain, rule))?;
             rules.remove(position);
         }
+        for (chain, thinned) in &edit.thinned {
+            let rules = chains.get_mut(chain).ok_or_else(|| format!("no chain {chain}"))?;
+            for position in thinned.gone.iter().rev() {
+                if *position >= rules.len() {
+                    return Err(format!("{chain} has no rule {position}"));
+                }
+                rules.remove(*position);
+            }
+            if content(*chain, rules) != content(*chain, &thinned.left) {
+                return Err(format!("{chain} keeps other rules than was said"));
+            }
+        }
         let written = edit
             .writes
             .iter()

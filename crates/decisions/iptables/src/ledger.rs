@@ -44,6 +44,9 @@ impl Ledger {
             {
                 self.replace(*table, *chain, Some(Content::of(*chain, rules)));
             }
+            for (chain, thinned) in &edit.thinned {
+                self.replace(*table, *chain, Some(Content::of(*chain, &thinned.left)));
+            }
             for (chain, rule) in edit
                 .appends
                 .iter()
@@ -70,6 +73,11 @@ impl Ledger {
     /// The number of rules in a chain; zero for one that does not exist.
     pub fn rules(&self, table: Table, chain: ChainName) -> u32 {
         self.content(table, chain).rules
+    }
+
+    /// Whether a chain holds just these rules, their comments apart.
+    pub fn holds<A: Address>(&self, table: Table, chain: ChainName, rules: &[Rule<A>]) -> bool {
+        self.chains.get(&(table, chain)) == Some(&Content::of(chain, rules))
     }
 
     /// Whether the chain exists.

@@ -307,6 +307,11 @@ impl ChainName {
         matches!(self, Self::Bucket(_) | Self::Service(..) | Self::Ipvs(_))
     }
 
+    /// Whether it sends packets to one endpoint.
+    pub const fn is_endpoint(self) -> bool {
+        matches!(self, Self::Service(Role::Endpoint, _))
+    }
+
     /// Whether each rule stands for one Service and their order means nothing.
     pub const fn is_dispatch(self) -> bool {
         let dispatching = matches!(

@@ -34,6 +34,12 @@ fn table_edit<A: Address>(out: &mut String, table: Table, edit: &Edit<A>) {
     for (chain, rule) in &edit.deletes {
         line(out, "-D", *chain, rule);
     }
+    for (chain, thinned) in &edit.thinned {
+        // From the end, so that the positions before stay what they are.
+        for position in thinned.gone.iter().rev() {
+            let _ = writeln!(out, "-D {chain} {}", position + 1);
+        }
+    }
     for (chain, rules) in &edit.writes {
         for rule in rules {
             line(out, "-A", *chain, rule);

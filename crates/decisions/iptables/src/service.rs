@@ -325,6 +325,10 @@ impl<'a, A: Address> PortRules<'a, A> {
             };
             rules.push(self.balance(*endpoint, chance));
         }
+        // No packet gets here, unless the rule of the last endpoint is taken out ahead of the others' new chances.
+        if let [.., endpoint, _] = endpoints[..] {
+            rules.push(self.balance(endpoint, Vec::new()));
+        }
         rules
     }
 

@@ -21,6 +21,8 @@ pub struct Edit<A> {
     pub writes: BTreeMap<ChainName, Vec<Rule<A>>>,
     /// Rules to take out of chains that are otherwise left alone.
     pub deletes: Vec<(ChainName, Rule<A>)>,
+    /// Chains of known content that lose rules and are otherwise left alone.
+    pub thinned: BTreeMap<ChainName, Thinned<A>>,
     /// Rules to add at the end of chains that are otherwise left alone.
     pub appends: Vec<(ChainName, Rule<A>)>,
     /// Rules to add at the beginning of chains that are otherwise left alone, each before the last.
@@ -31,11 +33,20 @@ pub struct Edit<A> {
     pub kept: BTreeMap<ChainName, Vec<Rule<A>>>,
 }
 
+/// What a chain loses. Its rules are named by position, as it is not known whether they carry comments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Thinned<A> {
+    /// Positions of the rules that go, from zero, rising.
+    pub gone: Vec<usize>,
+    pub left: Vec<Rule<A>>,
+}
+
 impl<A> Default for Edit<A> {
     fn default() -> Self {
         Self {
             writes: BTreeMap::new(),
             deletes: Vec::new(),
+            thinned: BTreeMap::new(),
             appends: Vec::new(),
             inserts: Vec::new(),
             removals: BTreeSet::new(),
@@ -49,6 +60,7 @@ impl<A> Edit<A> {
     pub fn is_empty(&self) -> bool {
         self.writes.is_empty()
             && self.deletes.is_empty()
+            && self.thinned.is_empty()
             && self.appends.is_empty()
             && self.inserts.is_empty()
             && self.removals.is_empty()
@@ -80,18 +92,22 @@ impl<A: Address> Transaction<A> {
     pub fn touched(&self) -> impl Iterator<Item = (Table, ChainName)> + '_ {
         self.tables.iter().flat_map(|(table, edit)| {
             let single = edit.deletes.iter().chain(&edit.appends).chain(&edit.inserts);
-            let whole = edit.writes.keys().chain(&edit.removals);
+            let whole = edit
+                .writes
+                .keys()
+                .chain(edit.thinned.keys())
+                .chain(&edit.removals);
             whole
                 .chain(single.map(|(chain, _)| chain))
                 .map(|chain| (*table, *chain))
         })
     }
 
-    /// The number of chains that are written or removed.
+    /// The number of chains that are written, thinned or removed.
     pub fn chains(&self) -> usize {
         self.tables
             .values()
-            .map(|edit| edit.writes.len() + edit.removals.len())
+            .map(|edit| edit.writes.len() + edit.thinned.len() + edit.removals.len())
             .sum()
     }
 
@@ -99,7 +115,8 @@ impl<A: Address> Transaction<A> {
     pub fn rules(&self, table: Table) -> usize {
         self.tables.get(&table).map_or(0, |edit| {
             let written: usize = edit.writes.values().map(Vec::len).sum();
-            written + edit.deletes.len() + edit.appends.len() + edit.inserts.len()
+            let thinned: usize = edit.thinned.values().map(|thinned| thinned.gone.len()).sum();
+            written + thinned + edit.deletes.len() + edit.appends.len() + edit.inserts.len()
         })
     }
 }

@@ -23,7 +23,7 @@ struct Proxy<A> {
 }
 
 impl<A: Family> Proxy<A> {
-    fn new() -> Self {
+    fn new(removing_ahead_from: Option<u64>) -> Self {
         let range = if A::BITS == 32 {
             "10.1.0.0/16"
         } else {
@@ -35,7 +35,7 @@ impl<A: Family> Proxy<A> {
         };
         Self {
             index: Index::new(NodeName::from("n1"), ExternalIps::Honoured, Moment(0)),
-            planner: Planner::new(settings),
+            planner: Planner::new(settings).removing_ahead_from(removing_ahead_from),
             kernel: FakeKernel::default(),
             revision: 0,
             partial_syncs: 0,
@@ -140,8 +140,8 @@ fn full<A: Family>(
     planner.full(states, Default::default())
 }
 
-fn run<A: Family>(numbers: impl Iterator<Item = u64>) -> Proxy<A> {
-    let mut proxy = Proxy::<A>::new();
+fn run<A: Family>(ahead: bool, numbers: impl Iterator<Item = u64>) -> Proxy<A> {
+    let mut proxy = Proxy::<A>::new(ahead.then_some(0));
     for number in numbers {
         proxy.live(number);
     }
@@ -154,13 +154,19 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn partial_equals_full_after_any_history_over_ipv4(numbers in prop::collection::vec(any::<u64>(), 1..60)) {
-        run::<Ipv4Addr>(numbers.into_iter());
+    fn partial_equals_full_after_any_history_over_ipv4(
+        ahead: bool,
+        numbers in prop::collection::vec(any::<u64>(), 1..60),
+    ) {
+        run::<Ipv4Addr>(ahead, numbers.into_iter());
     }
 
     #[test]
-    fn partial_equals_full_after_any_history_over_ipv6(numbers in prop::collection::vec(any::<u64>(), 1..60)) {
-        run::<Ipv6Addr>(numbers.into_iter());
+    fn partial_equals_full_after_any_history_over_ipv6(
+        ahead: bool,
+        numbers in prop::collection::vec(any::<u64>(), 1..60),
+    ) {
+        run::<Ipv6Addr>(ahead, numbers.into_iter());
     }
 }
 
@@ -171,12 +177,14 @@ fn partial_equals_full_throughout_a_long_history() {
         .ok()
         .and_then(|text| text.parse().ok())
         .unwrap_or(800);
-    let mut random = Random(7);
-    let proxy = run::<Ipv4Addr>((0..length).map(|_| random.draw()));
-    assert!(
-        proxy.partial_syncs > length / 10,
-        "most syncs were partial: {}",
-        proxy.partial_syncs
-    );
-    assert!(proxy.failures > 0, "some syncs failed");
+    for ahead in [false, true] {
+        let mut random = Random(7);
+        let proxy = run::<Ipv4Addr>(ahead, (0..length).map(|_| random.draw()));
+        assert!(
+            proxy.partial_syncs > length / 10,
+            "most syncs were partial: {}",
+            proxy.partial_syncs
+        );
+        assert!(proxy.failures > 0, "some syncs failed");
+    }
 }

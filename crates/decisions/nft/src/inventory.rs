@@ -121,6 +121,12 @@ impl Records {
         self.starts.dedup_by(|one, other| record(one) == record(other));
     }
 
+    /// How many elements there are, the same ones counted once if they were read twice.
+    pub fn count(&mut self) -> usize {
+        self.sort();
+        self.starts.len() + self.odd.len()
+    }
+
     /// The data of the element with this key, once sorted.
     pub(crate) fn data_of(&self, key: &Value) -> Option<Data> {
         let at = self

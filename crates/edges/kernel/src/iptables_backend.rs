@@ -45,7 +45,9 @@ impl<A: Address> IptablesBackend<A> {
     /// A backend that knows nothing about the kernel yet; its first batch must be full.
     pub fn new(settings: Settings<A>, variant: Variant) -> Self {
         let tables = Box::new(Iptables::new(variant));
-        Self::over(tables, settings, variant.rules_per_transaction())
+        let mut backend = Self::over(tables, settings, variant.rules_per_transaction());
+        backend.planner = backend.planner.removing_ahead_from(variant.removes_ahead_from());
+        backend
     }
 
     /// Notices the commits of others, if this is nf_tables and the kernel tells. All that write in this process

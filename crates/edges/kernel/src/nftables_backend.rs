@@ -8,11 +8,13 @@
 use std::io;
 use std::sync::{Arc, mpsc};
 
-use pointsman_dataplane::{Batch, Change, Effort, Look, ProgramError, Programmer, Scope, Settings, Written};
+use pointsman_dataplane::{
+    Batch, Change, Effort, Look, ProgramError, Programmer, Scope, ServiceState, Settings, Written,
+};
 use pointsman_model::{Address, Protocol};
-use pointsman_netlink::nft::{Generation, Name, Op, Transaction};
+use pointsman_netlink::nft::{Generation, Name, Op, Set, Transaction};
 use pointsman_netlink_io::{Buffers, Client, CommitError, RequestError};
-use pointsman_nft::{Inventory, Planner, RESETS, Records, SetId, TABLE, TableSettings, family};
+use pointsman_nft::{Inventory, Planner, Pool, RESETS, Records, SetId, TABLE, TableSettings, family};
 
 use crate::clean_up::{Holders, clean_up_iptables};
 use crate::commits::{Commits, Drift, NF_TABLES, unreadable};
@@ -30,6 +32,9 @@ const PLANNED_AHEAD: usize = 2;
 const ATTEMPTS: u32 = 4;
 /// How often the same transaction is sent again to a kernel that lacked memory or was interrupted.
 const REPEATS: u32 = 3;
+/// Maps of more elements than this are looked up key by key instead of listed. To list one costs the square of its size:
+/// 100,000 elements take 0.15 s of the kernel's time either way, 250,000 take 0.44 s rather than 1.1 s (Linux 6.18).
+const LISTED_AT_MOST: u32 = 100_000;
 
 /// The nftables table of one family, in the network namespace of the thread that made the value.
 #[derive(Debug)]
@@ -42,7 +47,16 @@ pub struct NftablesBackend<A> {
     /// Settings changed that are not written yet: what differs then is nobody's fault.
     unwritten: bool,
     /// What was read ahead of the first batch, and at which generation.
-    read_ahead: Option<(Generation, Option<Inventory>)>,
+    read_ahead: Option<(Generation, Option<Found>)>,
+    listed_at_most: u32,
+}
+
+/// The table as it was read, but for those of its maps that are looked up key by key.
+#[derive(Debug)]
+struct Found {
+    inventory: Inventory,
+    /// The maps that are left to read, each with the number of its elements.
+    left: Vec<(Pool, Set, u32)>,
 }
 
 impl<A: Address> NftablesBackend<A> {
@@ -63,7 +77,15 @@ impl<A: Address> NftablesBackend<A> {
             undisturbed: None,
             unwritten: false,
             read_ahead: None,
+            listed_at_most: LISTED_AT_MOST,
         }
+    }
+
+    /// Looks up the elements of smaller maps, too.
+    #[cfg(test)]
+    pub(crate) fn listing_at_most(mut self, elements: u32) -> Self {
+        self.listed_at_most = elements;
+        self
     }
 
     /// Whether nobody else changed the ruleset since it was last known to be right. If somebody did, only
@@ -113,8 +135,8 @@ impl<A: Address> NftablesBackend<A> {
                 self.unwritten = false;
                 return Ok(written);
             };
-            let states = batch.changes.iter().filter_map(|change| change.after.as_deref());
-            let services = states.map(|state| (&state.service.name, state));
+            let found = self.look_up(found, batch)?;
+            let services = states(batch).map(|state| (&state.service.name, state));
             let adoption = self.planner.adopt(services, &found);
             drop(found);
             let written = Written {
@@ -215,7 +237,7 @@ impl<A: Address> NftablesBackend<A> {
     }
 
     /// Reads the table for comparison; `None` if it does not exist.
-    fn read_table(&mut self) -> Result<Option<Inventory>, ProgramError> {
+    fn read_table(&mut self) -> Result<Option<Found>, ProgramError> {
         let family = family::<A>();
         if !self.has_table(&TABLE)? {
             return Ok(None);
@@ -225,7 +247,12 @@ impl<A: Address> NftablesBackend<A> {
         let mut inventory = Inventory::new(chains, rules);
         // Packets fill these, and nobody compares them.
         let affinity = SetId::Affinity.name();
+        let mut left = Vec::new();
         for set in self.kernel.sets(family, &TABLE).map_err(unreadable)? {
+            if let Some((pool, count)) = self.is_large(&set)? {
+                left.push((pool, set, count));
+                continue;
+            }
             let records = if set.name == affinity {
                 Records::new(&set)
             } else {
@@ -233,7 +260,43 @@ impl<A: Address> NftablesBackend<A> {
             };
             inventory.add_set(set, records);
         }
-        Ok(Some(inventory))
+        Ok(Some(Found { inventory, left }))
+    }
+
+    /// Whether this is a map of a pool's endpoints that is too large to be listed, and how many elements it has.
+    fn is_large(&mut self, set: &Set) -> Result<Option<(Pool, u32)>, ProgramError> {
+        let mut pools = Pool::ALL.into_iter();
+        let Some(pool) = pools.find(|pool| SetId::Backends(*pool).name() == set.name) else {
+            return Ok(None);
+        };
+        // Whatever is declared otherwise goes anyway, and its keys may be of another length.
+        if *set != SetId::Backends(pool).declare::<A>(0) {
+            return Ok(None);
+        }
+        let count = self.kernel.count(family::<A>(), &TABLE, &set.name);
+        let large = count
+            .map_err(unreadable)?
+            .filter(|count| *count > self.listed_at_most);
+        Ok(large.map(|count| (pool, count)))
+    }
+
+    /// Looks up what the Services of a batch need in the maps that are left to read. If that is all there is in a map, as
+    /// its number of elements says, it is the same as a list; otherwise it is listed after all.
+    fn look_up(&mut self, found: Found, batch: &Batch<A>) -> Result<Inventory, ProgramError> {
+        let Found { mut inventory, left } = found;
+        for (pool, set, count) in left {
+            let mut keys = Planner::slot_keys(pool, states(batch));
+            let found = self.kernel.records_of(family::<A>(), &TABLE, &set, &mut keys);
+            let mut records = found.map_err(unreadable)?;
+            if records.count() != count as usize {
+                records = self
+                    .kernel
+                    .records(family::<A>(), &TABLE, &set)
+                    .map_err(unreadable)?;
+            }
+            inventory.add_set(set, records);
+        }
+        Ok(inventory)
     }
 
     fn has_table(&mut self, name: &Name) -> Result<bool, ProgramError> {
@@ -309,6 +372,11 @@ impl<A: Address> Programmer<A> for NftablesBackend<A> {
         self.remove_table(PREDECESSOR)?;
         clean_up_iptables::<A>()
     }
+}
+
+/// The Services that a batch leaves.
+fn states<A>(batch: &Batch<A>) -> impl Iterator<Item = &ServiceState<A>> {
+    batch.changes.iter().filter_map(|change| change.after.as_deref())
 }
 
 /// The change that adds a Service to an empty table.

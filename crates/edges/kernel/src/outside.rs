@@ -10,7 +10,7 @@ use pointsman_dataplane::ProgramError;
 use pointsman_iptables::{Inventory, Transaction};
 use pointsman_model::Address;
 use pointsman_netlink::nft;
-use pointsman_netlink::nft::{Chain, Element, Family, Generation, Name, Rule, Set, Table};
+use pointsman_netlink::nft::{Chain, Element, Family, Generation, Name, Rule, Set, Table, Value};
 use pointsman_netlink_io::{Client, CommitError, RequestError};
 use pointsman_nft::Records;
 
@@ -63,6 +63,16 @@ pub(crate) trait NfTables: fmt::Debug + Send {
     fn sets(&mut self, family: Family, table: &Name) -> Result<Vec<Set>, RequestError>;
     /// The elements of a set, for comparison.
     fn records(&mut self, family: Family, table: &Name, set: &Set) -> Result<Records, RequestError>;
+    /// How many elements a set has, if the kernel says so and all have keys.
+    fn count(&mut self, family: Family, table: &Name, set: &Name) -> Result<Option<u32>, RequestError>;
+    /// Those elements of a set that have one of these keys.
+    fn records_of(
+        &mut self,
+        family: Family,
+        table: &Name,
+        set: &Set,
+        keys: &mut dyn Iterator<Item = Value>,
+    ) -> Result<Records, RequestError>;
 }
 
 impl NfTables for Client {
@@ -98,5 +108,21 @@ impl NfTables for Client {
     fn records(&mut self, family: Family, table: &Name, set: &Set) -> Result<Records, RequestError> {
         let push = |records: &mut Records, element: Element| records.push(&element);
         self.collect_elements((family, table, &set.name), || Records::new(set), push)
+    }
+
+    fn count(&mut self, family: Family, table: &Name, set: &Name) -> Result<Option<u32>, RequestError> {
+        self.element_count(family, table, set)
+    }
+
+    fn records_of(
+        &mut self,
+        family: Family,
+        table: &Name,
+        set: &Set,
+        keys: &mut dyn Iterator<Item = Value>,
+    ) -> Result<Records, RequestError> {
+        let mut records = Records::new(set);
+        self.visit_elements((family, table, &set.name), keys, |element| records.push(&element))?;
+        Ok(records)
     }
 }

@@ -8,7 +8,9 @@ use std::net::Ipv4Addr;
 use std::process::Command;
 
 use pointsman_dataplane::ProgramError;
-use pointsman_iptables::plan::{LEGACY_RULES_PER_TRANSACTION, NFT_RULES_PER_TRANSACTION};
+use pointsman_iptables::plan::{
+    LEGACY_RULES_PER_TRANSACTION, NFT_RULES_PER_TRANSACTION, NFT_RULES_THAT_MAKE_WRITING_SLOW,
+};
 use pointsman_model::IpFamily;
 
 use crate::iptables::{Iptables, RUN_LIMIT, failure, shorten};
@@ -116,6 +118,15 @@ impl Variant {
         match self {
             Self::System | Self::Nft => NFT_RULES_PER_TRANSACTION,
             Self::Legacy => LEGACY_RULES_PER_TRANSACTION,
+        }
+    }
+
+    /// From how many rules on leaving endpoints are taken out ahead; the older interface replaces the whole table for
+    /// each transaction.
+    pub const fn removes_ahead_from(self) -> Option<u64> {
+        match self {
+            Self::Nft => Some(NFT_RULES_THAT_MAKE_WRITING_SLOW),
+            Self::System | Self::Legacy => None,
         }
     }
 

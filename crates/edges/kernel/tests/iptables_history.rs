@@ -39,7 +39,10 @@ impl<A: Family> Proxy<A> {
         };
         Self {
             index: Index::new(NodeName::from("n1"), ExternalIps::Honoured, Moment(0)),
-            planner: Planner::new(settings).with_restores(restores),
+            // As if the table were large, where the interface makes a difference.
+            planner: Planner::new(settings)
+                .with_restores(restores)
+                .removing_ahead_from(variant.removes_ahead_from().map(|_| 0)),
             kernel: Iptables::new(variant),
             double: FakeKernel::default(),
             restores,

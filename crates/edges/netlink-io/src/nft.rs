@@ -17,6 +17,8 @@ use crate::socket::{Buffers, Listing, Received, RequestError, Socket, SocketErro
 
 /// How often a dump that a commit disturbed is begun again.
 const DUMP_ATTEMPTS: u32 = 10;
+/// Keys of one request: the list that holds them must stay below 64 KiB, whatever their length.
+const KEYS_AT_ONCE: usize = 500;
 
 /// A transaction is not in the kernel, or we cannot know.
 #[derive(Debug, thiserror::Error)]
@@ -228,6 +230,95 @@ impl Client {
             Ok(_) => Ok(found),
             Err(RequestError::NotFound) => Ok(None),
             Err(error) => Err(error),
+        }
+    }
+
+    /// How many elements with a key a set has; `None` if this kernel does not say, or if there is an element for
+    /// all other keys besides.
+    pub fn element_count(
+        &mut self,
+        family: Family,
+        table: &Name,
+        set: &Name,
+    ) -> Result<Option<u32>, RequestError> {
+        let of_set = |w: &mut Writer| {
+            w.text(wire::set::TABLE, table.as_str());
+            w.text(wire::set::NAME, set.as_str());
+        };
+        let mut count = None;
+        self.request(family, msg::GET_SET, 0, of_set, &mut |message| {
+            for attribute in message.attributes()? {
+                let attribute = attribute?;
+                if attribute.kind == wire::set::COUNT {
+                    count = Some(attribute.u32_be()?);
+                }
+            }
+            Ok(())
+        })?;
+        // Kernels that count look for this one safely.
+        if count.is_none() || self.has_catch_all((family, table, set))? {
+            return Ok(None);
+        }
+        Ok(count)
+    }
+
+    fn has_catch_all(&mut self, (family, table, set): (Family, &Name, &Name)) -> Result<bool, RequestError> {
+        let body = |w: &mut Writer| {
+            w.text(wire::element::LIST_TABLE, table.as_str());
+            w.text(wire::element::LIST_SET, set.as_str());
+            w.nest(wire::element::LIST_ELEMENTS, |list| {
+                list.nest(wire::LIST_ELEM, |element| {
+                    element.u32_be(wire::element::FLAGS, wire::element::FLAG_CATCH_ALL);
+                });
+            });
+        };
+        match self.request(family, msg::GET_ELEMENTS, 0, body, &mut |_| Ok(())) {
+            Ok(_) => Ok(true),
+            Err(RequestError::NotFound) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Hands the elements of a set that have these keys to `visit`, in the order of the keys. Unlike a listing, whose
+    /// every 32 KiB the kernel begins to count at the front of the set, this costs the same for each element however
+    /// many there are.
+    pub fn visit_elements(
+        &mut self,
+        (family, table, set): (Family, &Name, &Name),
+        mut keys: impl Iterator<Item = Value>,
+        mut visit: impl FnMut(Element),
+    ) -> Result<(), RequestError> {
+        loop {
+            let some: Vec<Value> = keys.by_ref().take(KEYS_AT_ONCE).collect();
+            if some.is_empty() {
+                return Ok(());
+            }
+            let mut unanswered = some.as_slice();
+            while !unanswered.is_empty() {
+                let body = |w: &mut Writer| {
+                    w.text(wire::element::LIST_TABLE, table.as_str());
+                    w.text(wire::element::LIST_SET, set.as_str());
+                    w.nest(wire::element::LIST_ELEMENTS, |list| {
+                        unanswered.iter().for_each(|key| Element::new(*key).encode(list));
+                    });
+                };
+                let mut found = 0;
+                let answered = self.request(family, msg::GET_ELEMENTS, 0, body, &mut |message| {
+                    for element in ElementList::decode(message)?.elements {
+                        found += 1;
+                        visit(element);
+                    }
+                    Ok(())
+                });
+                match answered {
+                    Ok(_) => break,
+                    // It stops at the first key that has no element.
+                    Err(RequestError::NotFound) => {
+                        unanswered = unanswered.get(found + 1..).unwrap_or_default();
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
         }
     }
 

@@ -347,6 +347,53 @@ fn elements_of_every_kind_are_listed_as_they_were_written() {
 }
 
 #[test]
+fn elements_are_counted_and_looked_up_by_their_keys() {
+    in_namespace(|| {
+        let mut client = client();
+        setup(&mut client);
+        let set = Name::fixed("backends");
+        let slot = |number, slot: u32| {
+            let mut key = service(number, 80);
+            key.push_field(&slot.to_ne_bytes()).unwrap();
+            Element::mapping(key, field(&[&[10, 244, 0, slot as u8], &8080u16.to_be_bytes()]))
+        };
+        let add = |elements: Vec<Element>| Op::AddElements {
+            set: set.clone(),
+            elements,
+        };
+        let there: Vec<Element> = (0..5000).map(|number| slot(number / 5, number % 5)).collect();
+        commit(&mut client, vec![add(there.clone())]).unwrap();
+        // What is refused is not counted.
+        let refused = vec![add(vec![slot(9000, 0)]), Op::DeleteSet(Name::fixed("missing"))];
+        assert!(commit(&mut client, refused).is_err());
+        let count = client.element_count(Family::Ip, &TABLE, &set).unwrap();
+        // Kernels before 6.17 say nothing.
+        assert!(matches!(count, None | Some(5000)), "{count:?}");
+        let absent = |at: &usize| at.is_multiple_of(7) || (2000..2600).contains(at);
+        let key = |at: usize| {
+            if absent(&at) {
+                slot(9000, at as u32).key
+            } else {
+                there[at].key
+            }
+        };
+        let mut found = Vec::new();
+        let keys = (0..there.len()).map(key);
+        let of_set = (Family::Ip, &TABLE, &set);
+        client
+            .visit_elements(of_set, keys, |element| found.push(element))
+            .unwrap();
+        let wanted: Vec<Element> = (0..there.len())
+            .filter(|at| !absent(at))
+            .map(|at| there[at].clone())
+            .collect();
+        assert_eq!(found, wanted);
+        let missing = client.element_count(Family::Ip, &TABLE, &Name::fixed("missing"));
+        assert!(matches!(missing, Err(RequestError::NotFound)), "{missing:?}");
+    });
+}
+
+#[test]
 fn a_refused_batch_names_its_change_and_leaves_nothing_behind() {
     in_namespace(|| {
         let mut client = client();

@@ -64,6 +64,8 @@ pub mod set {
     pub const ID: u16 = 10;
     pub const TIMEOUT: u16 = 11;
     pub const USERDATA: u16 = 13;
+    /// Only read, and only from newer kernels.
+    pub const COUNT: u16 = 20;
     pub const DESC_SIZE: u16 = 1;
     pub const DESC_CONCAT: u16 = 2;
     pub const FIELD_LEN: u16 = 1;
@@ -82,6 +84,7 @@ pub mod element {
     pub const USERDATA: u16 = 6;
     pub const KEY_END: u16 = 10;
     pub const FLAG_INTERVAL_END: u32 = 1;
+    pub const FLAG_CATCH_ALL: u32 = 2;
 }
 
 pub mod data {

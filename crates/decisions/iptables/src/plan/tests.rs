@@ -3,13 +3,15 @@
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
 
-use pointsman_dataplane::Index;
+use pointsman_dataplane::{Fate, Host, Index, Packet, Recovery};
+use pointsman_model::{Port, Protocol};
 use pointsman_testkit::cluster::{Cluster, service_name};
 
 use super::*;
 use crate::fake::FakeKernel;
 use crate::name::Builtin;
 use crate::render;
+use crate::walk::walk;
 
 struct Proxy {
     index: Index<Ipv4Addr>,
@@ -130,7 +132,10 @@ fn ten_thousand_endpoints_of_one_service_are_planned_and_one_change_names_two_ch
         text
     };
     let mut proxy = Proxy::new(&endpoints(10_000));
-    assert_eq!(proxy.planner.ledger().total(Table::Nat), 6 + 1 + 1 + 10_000 * 3);
+    assert_eq!(
+        proxy.planner.ledger().total(Table::Nat),
+        6 + 1 + 1 + 10_000 * 3 + 1
+    );
     let input = proxy.add(&endpoints(9_999));
     assert_eq!(
         input.matches("\n:").count(),
@@ -239,13 +244,13 @@ fn somebody_elses_edits_make_a_partial_sync_fail_and_the_full_one_heals_it() {
 }
 
 #[test]
-fn rule_counts_are_upstreams_plus_one_that_counts_and_one_jump_for_each_bucket() {
+fn rule_counts_are_upstreams_plus_one_that_counts_one_jump_for_each_bucket_and_one_spare_for_each_service() {
     for (services, endpoints) in [(0, 0), (1, 1), (10, 2), (10, 10)] {
         let proxy = Proxy::new(&plain(services, endpoints));
         let nat = proxy.planner.ledger().total(Table::Nat) as usize;
         assert_eq!(
             nat,
-            6 + services * (2 + 3 * endpoints) + services,
+            6 + services * (2 + 3 * endpoints + usize::from(endpoints > 1)) + services,
             "{services} x {endpoints}"
         );
         // Three rules let traffic forward; the kubelet's chain is not counted as ours.
@@ -266,6 +271,108 @@ fn endpoint_comments_go_when_the_cluster_is_large() {
     assert!(large.contains("ns/s200:http cluster IP"), "other comments stay");
     let rewritten = proxy.add(&plain_service(9, 2));
     assert!(!rewritten.contains(" -> "));
+}
+
+/// A Service with these endpoints, by the last byte of their addresses.
+fn with_endpoints(endpoints: &[u8], affinity: &str) -> String {
+    let mut text = format!("node n1\nservice ns/s 172.30.0.1:80{affinity}\n");
+    for endpoint in endpoints {
+        text.push_str(&format!("endpoint ns/s 10.0.0.{endpoint}:8080\n"));
+    }
+    text
+}
+
+/// The last bytes of the addresses that a packet to the Service may be sent to.
+fn reached(kernel: &FakeKernel<Ipv4Addr>) -> Vec<u8> {
+    let host = Host {
+        addresses: Vec::new(),
+    };
+    let packet = Packet {
+        protocol: Protocol::Tcp,
+        source: "10.0.9.9".parse().unwrap(),
+        interface: None,
+        destination: "172.30.0.1".parse().unwrap(),
+        port: Port::new(80).unwrap(),
+    };
+    match walk(kernel, &host, &packet) {
+        Fate::Delivered(backends) => backends.keys().map(|it| it.address.octets()[3]).collect(),
+        fate => panic!("the packet is {fate}"),
+    }
+}
+
+#[test]
+fn leaving_endpoints_are_taken_out_ahead_without_writing_a_rule_or_losing_a_packet() {
+    let all = [1, 2, 3, 4];
+    for affinity in ["", " affinity=60"] {
+        for leaving in 1u8..15 {
+            let leaves = |endpoint: &u8| leaving & (1 << (endpoint - 1)) != 0;
+            let stay: Vec<u8> = all.into_iter().filter(|endpoint| !leaves(endpoint)).collect();
+            let mut proxy = Proxy::new(&with_endpoints(&all, affinity));
+            proxy.planner = proxy.planner.removing_ahead_from(Some(0));
+            // One comes, so that a full change has to write.
+            let after: Vec<u8> = stay.iter().copied().chain([5]).collect();
+            Cluster::parse(&with_endpoints(&after, affinity)).fold_into(&mut proxy.index);
+            let batch = proxy.index.checkout();
+            let transactions: Vec<_> = proxy
+                .planner
+                .plan(&batch, || Ok::<_, Infallible>(Inventory::default()))
+                .unwrap()
+                .collect();
+            let [ahead, rest] = transactions.as_slice() else {
+                panic!("{} transactions", transactions.len());
+            };
+            let input = render::transaction(ahead);
+            let deletes_only = |line: &str| line.starts_with("-D KUBE-SVC-");
+            assert!(
+                input
+                    .lines()
+                    .filter(|line| line.starts_with(['-', ':']))
+                    .all(deletes_only)
+            );
+            proxy.kernel.apply(ahead).unwrap();
+            proxy.planner.applied(ahead);
+            // Only where the last two leave together the last one waits for the rest.
+            let waits = [3, 4].iter().all(leaves).then_some(4);
+            let meanwhile: Vec<u8> = stay.iter().copied().chain(waits).collect();
+            assert_eq!(reached(&proxy.kernel), meanwhile, "{leaving:#b} leaves");
+            proxy.kernel.apply(rest).unwrap();
+            proxy.planner.applied(rest);
+            let _ = proxy.index.commit(batch);
+            assert_eq!(reached(&proxy.kernel), after);
+            let expected = proxy.planner.expected(proxy.index.desired());
+            assert_eq!(proxy.planner.ledger().differences(&expected), []);
+        }
+    }
+}
+
+#[test]
+fn what_was_taken_out_ahead_is_not_taken_out_again_when_the_rest_is_retried() {
+    let mut proxy = Proxy::new(&with_endpoints(&[1, 2, 3, 4], ""));
+    proxy.planner = proxy.planner.removing_ahead_from(Some(0));
+    Cluster::parse(&with_endpoints(&[1, 3, 4], "")).fold_into(&mut proxy.index);
+    let batch = proxy.index.checkout();
+    let mut plan = proxy
+        .planner
+        .plan(&batch, || Ok::<_, Infallible>(Inventory::default()))
+        .unwrap();
+    let ahead = plan.next().unwrap();
+    proxy.kernel.apply(&ahead).unwrap();
+    proxy.planner.applied(&ahead);
+    proxy.index.abort(batch, Recovery::Retry);
+    // Meanwhile another one leaves.
+    let input = proxy.add(&with_endpoints(&[1, 3], ""));
+    assert!(!input.contains("-D"), "{input}");
+    assert_eq!(reached(&proxy.kernel), [1, 3]);
+    let expected = proxy.planner.expected(proxy.index.desired());
+    assert_eq!(proxy.planner.ledger().differences(&expected), []);
+}
+
+#[test]
+fn a_small_table_is_changed_at_once() {
+    let mut proxy = Proxy::new(&with_endpoints(&[1, 2, 3], ""));
+    let rules = proxy.planner.ledger().total(Table::Nat);
+    proxy.planner = proxy.planner.removing_ahead_from(Some(rules + 1));
+    assert!(!proxy.add(&with_endpoints(&[1, 2], "")).contains("-D"));
 }
 
 #[test]

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use pointsman_dataplane::ServiceState;
+use pointsman_dataplane::{PortView, ServiceState};
 use pointsman_model::{Address, ServiceName};
-use pointsman_netlink::nft::{Data, Element, Name, Op, Rule, Transaction};
+use pointsman_netlink::nft::{Data, Element, Name, Op, Rule, Transaction, Value};
 
 use super::{Counts, Planner, PortSlots, Step, free_number, fresh};
 use crate::inventory::{Inventory, Records};
@@ -75,6 +75,27 @@ impl<A: Address> Planner<A> {
             repair,
             rebuilt: !usable,
         }
+    }
+
+    /// The keys that these Services need in the map of this pool's endpoints, whatever the order of their slots:
+    /// which endpoint has which slot, only the table knows.
+    pub fn slot_keys<'a>(
+        pool: Pool,
+        services: impl Iterator<Item = &'a ServiceState<A>>,
+    ) -> impl Iterator<Item = Value> {
+        let of_port = move |port: PortView<'_, A>| {
+            let slots = PortSlots::fresh(&port);
+            let lists = Shape::of_port(&port, &slots);
+            let plain = lists
+                .iter()
+                .filter(|list| list.pool == pool && list.affinity.is_none());
+            let keys = plain.flat_map(|list| {
+                let key = list.key;
+                (0..list.slots.len() as u32).map(move |slot| key.with_number(slot))
+            });
+            keys.collect::<Vec<_>>()
+        };
+        services.flat_map(move |state| state.ports().flat_map(of_port).collect::<Vec<_>>())
     }
 
     fn without_services(&self) -> Self {

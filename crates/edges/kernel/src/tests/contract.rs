@@ -13,7 +13,7 @@ use pointsman_iptables::fake::FakeKernel;
 use pointsman_iptables::name::{ChainName, Table, Top};
 use pointsman_iptables::{Inventory, Transaction};
 use pointsman_netlink::netlink::Errno;
-use pointsman_netlink::nft::{self, Chain, Family, Fault, Generation, Name, Rule, Set};
+use pointsman_netlink::nft::{self, Chain, Family, Fault, Generation, Name, Rule, Set, Value};
 use pointsman_netlink_io::{CommitError, RequestError};
 use pointsman_nft::{KernelTable, Records, TABLE};
 use pointsman_testkit::cluster::Cluster;
@@ -156,6 +156,20 @@ impl NfTables for Shared<Memory> {
             Ok::<_, RequestError>(())
         })?;
         Ok(records)
+    }
+
+    fn count(&mut self, _: Family, _: &Name, _: &Name) -> Result<Option<u32>, RequestError> {
+        Ok(None)
+    }
+
+    fn records_of(
+        &mut self,
+        family: Family,
+        table: &Name,
+        set: &Set,
+        _: &mut dyn Iterator<Item = Value>,
+    ) -> Result<Records, RequestError> {
+        self.records(family, table, set)
     }
 }
 

@@ -3,4 +3,5 @@
 mod contract;
 mod divergence;
 mod every_fault;
+mod looked_up;
 mod nftables_faults;

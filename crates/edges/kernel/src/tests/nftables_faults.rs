@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pointsman_dataplane::{Index, Programmer};
 use pointsman_netlink::netlink::Errno;
-use pointsman_netlink::nft::{Chain, Family, Fault, Generation, Name, Rule, Set, Table, Transaction};
+use pointsman_netlink::nft::{Chain, Family, Fault, Generation, Name, Rule, Set, Table, Transaction, Value};
 use pointsman_netlink_io::{Buffers, Client, CommitError, RequestError};
 use pointsman_nft::Records;
 use pointsman_testkit::cluster::Cluster;
@@ -113,11 +113,25 @@ impl NfTables for Faulty {
     }
 
     fn records(&mut self, family: Family, table: &Name, set: &Set) -> Result<Records, RequestError> {
-        if set.name.as_str() == "backends" {
+        if set.name.as_str() == "cluster-ips" {
             self.read(|client| client.records(family, table, set))
         } else {
             self.inner.records(family, table, set)
         }
+    }
+
+    fn count(&mut self, family: Family, table: &Name, set: &Name) -> Result<Option<u32>, RequestError> {
+        self.read(|client| client.element_count(family, table, set))
+    }
+
+    fn records_of(
+        &mut self,
+        family: Family,
+        table: &Name,
+        set: &Set,
+        keys: &mut dyn Iterator<Item = Value>,
+    ) -> Result<Records, RequestError> {
+        self.read(|client| client.records_of(family, table, set, keys))
     }
 }
 
@@ -229,7 +243,9 @@ fn live(trouble: Trouble, fail_at: usize, fresh: &[String]) -> usize {
         trouble,
     };
     let (before, after) = (Cluster::parse(BEFORE), Cluster::parse(AFTER));
-    let mut backend = NftablesBackend::over(Box::new(kernel), before.settings(), Commits::default());
+    // The map of endpoints is looked up as if it were large.
+    let mut backend =
+        NftablesBackend::over(Box::new(kernel), before.settings(), Commits::default()).listing_at_most(0);
     let mut index = before.index::<Ipv4Addr>();
     settle(&mut backend, &mut index, false);
     after.fold_into(&mut index);
