@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use pointsman_model::{Moment, Text, parse_ip};
+use pointsman_model::{Few, Moment, Text, parse_ip};
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -175,7 +175,8 @@ impl Serialize for Hints {
 #[serde(rename_all = "camelCase")]
 pub struct Endpoint {
     /// Addresses, sorted; normally one.
-    pub addresses: Box<[IpAddr]>,
+    #[serde(serialize_with = "as_list")]
+    pub addresses: Few<IpAddr>,
     pub conditions: EndpointConditions,
     /// Host name, for DNS of headless Services.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -259,6 +260,10 @@ impl EndpointSlice {
     }
 }
 
+fn as_list<S: Serializer>(addresses: &[IpAddr], serializer: S) -> Result<S::Ok, S::Error> {
+    addresses.serialize(serializer)
+}
+
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct RawSlice {
@@ -315,11 +320,14 @@ impl From<RawSlice> for EndpointSlice {
     fn from(raw: RawSlice) -> Self {
         let mut ports: Vec<EndpointPort> = raw.ports.into_iter().map(EndpointPort::from).collect();
         ports.sort();
+        let mut endpoints: Vec<Endpoint> = raw.endpoints.into_iter().map(Endpoint::from).collect();
+        // The block was made for raw endpoints, which are larger, and for more of them than there are.
+        endpoints.shrink_to_fit();
         Self {
             metadata: raw.metadata,
             address_type: raw.address_type,
             ports: ports.into(),
-            endpoints: raw.endpoints.into_iter().map(Endpoint::from).collect(),
+            endpoints,
         }
     }
 }
@@ -346,7 +354,7 @@ impl From<RawEndpoint> for Endpoint {
         addresses.sort();
         let names = |raw: Vec<RawHint<String>>| raw.into_iter().map(|hint| hint.name.into()).collect();
         Self {
-            addresses: addresses.into(),
+            addresses: addresses.into_iter().collect(),
             conditions: raw.conditions,
             hostname: non_empty(raw.hostname),
             node_name: non_empty(raw.node_name),

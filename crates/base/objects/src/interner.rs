@@ -1,20 +1,16 @@
 //! How do many objects of one template share what they have in common?
 
 use std::collections::HashSet;
-use std::hash::Hash;
 use std::sync::Arc;
 
 use crate::metadata::Metadata;
-use crate::pod::{NamedPort, NodeSelectorTerm};
-use crate::taint::Toleration;
+use crate::pod::Common;
 
-/// Makes equal texts and lists share one block. One per cache of a kind.
+/// Makes equal texts, and what pods have in common, share one block. One per cache of a kind.
 #[derive(Debug, Default)]
 pub struct Interner {
     pub texts: pointsman_model::Interner,
-    pub(crate) tolerations: Lists<Toleration>,
-    pub(crate) ports: Lists<NamedPort>,
-    pub(crate) terms: Lists<NodeSelectorTerm>,
+    pods: HashSet<Arc<Common>>,
     /// How many blocks the last sweep left.
     swept: usize,
 }
@@ -34,12 +30,19 @@ impl Interner {
         }
     }
 
+    pub(crate) fn share_common(&mut self, common: &mut Arc<Common>) {
+        match self.pods.get(common) {
+            Some(known) => *common = known.clone(),
+            None => {
+                self.pods.insert(common.clone());
+            }
+        }
+    }
+
     /// Forgets blocks that nobody else holds. Worth calling after many objects went away.
     pub fn sweep(&mut self) {
         self.texts.sweep();
-        self.tolerations.sweep();
-        self.ports.sweep();
-        self.terms.sweep();
+        self.pods.retain(|common| Arc::strong_count(common) > 1);
     }
 
     /// Sweeps if as many blocks came since the last sweep as it left, so that memory follows what is held.
@@ -51,35 +54,10 @@ impl Interner {
     }
 
     pub fn len(&self) -> usize {
-        self.texts.len() + self.tolerations.0.len() + self.ports.0.len() + self.terms.0.len()
+        self.texts.len() + self.pods.len()
     }
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-}
-
-/// Lists of which equal ones share memory.
-#[derive(Debug)]
-pub(crate) struct Lists<T>(HashSet<Arc<[T]>>);
-
-impl<T> Default for Lists<T> {
-    fn default() -> Self {
-        Self(HashSet::new())
-    }
-}
-
-impl<T: Eq + Hash> Lists<T> {
-    pub fn share(&mut self, list: &mut Arc<[T]>) {
-        match self.0.get(list) {
-            Some(known) => *list = known.clone(),
-            None => {
-                self.0.insert(list.clone());
-            }
-        }
-    }
-
-    fn sweep(&mut self) {
-        self.0.retain(|list| Arc::strong_count(list) > 1);
     }
 }

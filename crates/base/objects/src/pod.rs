@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pointsman_model::{Labels, Moment, Text};
+use pointsman_model::{Few, Labels, Moment, Text};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
@@ -80,25 +80,31 @@ pub struct Pod {
     /// Node, once scheduled.
     pub node_name: Option<Text>,
     pub hostname: Option<Text>,
-    pub subdomain: Option<Text>,
-    /// Absent means the default scheduler.
-    pub scheduler_name: Option<Text>,
-    /// Labels its node must have.
-    pub node_selector: Labels,
-    /// Terms of which one must hold for its node, from the required node affinity.
-    pub node_affinity: Option<Arc<[NodeSelectorTerm]>>,
-    pub tolerations: Arc<[Toleration]>,
-    /// Something outside holds its scheduling back.
-    pub scheduling_gated: bool,
-    /// Ports by name: containers in order, then restartable init containers.
-    pub named_ports: Arc<[NamedPort]>,
+    pub common: Arc<Common>,
     pub phase: Phase,
     /// Addresses from `status.podIPs`.
-    pub ips: Box<[IpAddr]>,
+    pub ips: Few<IpAddr>,
     pub ready_condition: Option<Condition>,
     pub scheduled_condition: Option<Condition>,
     /// Most restarts of any container.
     pub restarts: u32,
+}
+
+/// What the pods of one template have in common, as a rule: one block for all of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Common {
+    pub subdomain: Option<Text>,
+    /// Absent means the default scheduler.
+    pub scheduler_name: Option<Text>,
+    /// Labels the node must have.
+    pub node_selector: Labels,
+    /// Terms of which one must hold for the node, from the required node affinity.
+    pub node_affinity: Option<Box<[NodeSelectorTerm]>>,
+    pub tolerations: Box<[Toleration]>,
+    /// Something outside holds the scheduling back.
+    pub scheduling_gated: bool,
+    /// Ports by name: containers in order, then restartable init containers.
+    pub named_ports: Box<[NamedPort]>,
 }
 
 /// Requirements on a node that must all hold.
@@ -216,16 +222,8 @@ impl Pod {
     /// Shares what repeats from pod to pod.
     pub fn intern(&mut self, interner: &mut Interner) {
         interner.share_metadata(&mut self.metadata);
-        let texts = &mut interner.texts;
-        texts.share_option(&mut self.node_name);
-        texts.share_option(&mut self.subdomain);
-        texts.share_option(&mut self.scheduler_name);
-        texts.share_labels(&mut self.node_selector);
-        interner.tolerations.share(&mut self.tolerations);
-        interner.ports.share(&mut self.named_ports);
-        if let Some(terms) = &mut self.node_affinity {
-            interner.terms.share(terms);
-        }
+        interner.texts.share_option(&mut self.node_name);
+        interner.share_common(&mut self.common);
     }
 
     /// Bytes on the heap that are this pod's own, what interning shares not counted.
@@ -237,7 +235,11 @@ impl Pod {
             + self.metadata.annotations.heap_bytes()
             + size_of_val(&*self.metadata.owner_references)
             + self.hostname.as_ref().map_or(0, text)
-            + size_of_val(&*self.ips)
+            + if self.ips.len() == 1 {
+                0
+            } else {
+                size_of_val(&*self.ips)
+            }
     }
 }
 
@@ -355,21 +357,23 @@ impl From<RawPod> for Pod {
             metadata,
             node_name: non_empty(spec.node_name),
             hostname: non_empty(spec.hostname),
-            subdomain: non_empty(spec.subdomain),
-            scheduler_name: non_empty(spec.scheduler_name),
-            node_selector: spec.node_selector,
-            node_affinity: affinity.map(|selector| selector.node_selector_terms.into()),
-            tolerations: spec.tolerations.into(),
-            scheduling_gated: !spec.scheduling_gates.is_empty(),
-            named_ports: ports
-                .filter_map(|port| {
-                    Some(NamedPort {
-                        name: non_empty(port.name)?,
-                        protocol: port.protocol,
-                        port: port.container_port,
+            common: Arc::new(Common {
+                subdomain: non_empty(spec.subdomain),
+                scheduler_name: non_empty(spec.scheduler_name),
+                node_selector: spec.node_selector,
+                node_affinity: affinity.map(|selector| selector.node_selector_terms.into()),
+                tolerations: spec.tolerations.into(),
+                scheduling_gated: !spec.scheduling_gates.is_empty(),
+                named_ports: ports
+                    .filter_map(|port| {
+                        Some(NamedPort {
+                            name: non_empty(port.name)?,
+                            protocol: port.protocol,
+                            port: port.container_port,
+                        })
                     })
-                })
-                .collect(),
+                    .collect(),
+            }),
             phase: status.phase,
             ips: addresses(status.pod_ips.iter().map(|raw| raw.ip.as_str())),
             ready_condition: RawCondition::find(&status.conditions, "Ready"),

@@ -83,6 +83,9 @@ pub struct PodSpec {
     pub host_users: Option<bool>,
     #[serde(deserialize_with = "nullable")]
     pub runtime_class_name: String,
+    /// How important it is, as its class says.
+    #[serde(deserialize_with = "nullable")]
+    pub priority: i64,
 }
 
 /// Whether an ended container is started again.

@@ -87,7 +87,7 @@ pub struct PodStatus {
     /// One word about the phase.
     pub reason: &'static str,
     /// A sentence about the phase.
-    pub message: &'static str,
+    pub message: String,
     /// When the node first knew the pod.
     pub start_time: Timestamp,
     pub ips: Vec<IpAddr>,
@@ -132,7 +132,7 @@ impl StatusPatch<'_> {
             "status": {
                 "phase": status.phase.name(),
                 "reason": filled(status.reason),
-                "message": filled(status.message),
+                "message": filled(&status.message),
                 "startTime": seconds(status.start_time),
                 "observedGeneration": self.observed_generation(),
                 "conditions": status.conditions.iter().map(|condition| self.condition(condition)).collect::<Vec<_>>(),
@@ -332,7 +332,7 @@ mod tests {
         let status = PodStatus {
             phase: Phase::Running,
             reason: "",
-            message: "",
+            message: String::new(),
             start_time: at(1_000_001),
             ips: vec!["10.0.0.5".parse().unwrap(), "fd00::5".parse().unwrap()],
             conditions: vec![

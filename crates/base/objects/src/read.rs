@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use pointsman_model::{Labels, Moment, Text, parse_ip};
+use pointsman_model::{Few, Labels, Moment, Text, parse_ip};
 use serde::{Deserialize, Deserializer};
 
 /// Reads `null` as the default value: Go writes empty lists and structs as `null`.
@@ -37,6 +37,6 @@ pub(crate) fn non_empty(text: Option<String>) -> Option<Text> {
 }
 
 /// The texts that are addresses.
-pub(crate) fn addresses<'a>(texts: impl IntoIterator<Item = &'a str>) -> Box<[IpAddr]> {
+pub(crate) fn addresses<'a>(texts: impl IntoIterator<Item = &'a str>) -> Few<IpAddr> {
     texts.into_iter().filter_map(|text| parse_ip(text).ok()).collect()
 }

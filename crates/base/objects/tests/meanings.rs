@@ -99,7 +99,7 @@ fn ports_are_those_of_containers_and_sidecars() {
         ],
         "containers": [{ "ports": [{ "name": "web", "containerPort": 3 }, { "containerPort": 4 }] }],
     } }));
-    let names: Vec<&str> = pod.named_ports.iter().map(|port| &*port.name).collect();
+    let names: Vec<&str> = pod.common.named_ports.iter().map(|port| &*port.name).collect();
     assert_eq!(names, ["web", "side"]);
 }
 
@@ -116,7 +116,7 @@ fn pods_of_one_template_share_what_they_have_in_common() {
     let mut interner = Interner::default();
     a.intern(&mut interner);
     b.intern(&mut interner);
-    assert!(Arc::ptr_eq(&a.tolerations, &b.tolerations) && Arc::ptr_eq(&a.named_ports, &b.named_ports));
+    assert!(Arc::ptr_eq(&a.common, &b.common));
     assert!(Arc::ptr_eq(&a.metadata.namespace, &b.metadata.namespace));
     assert_eq!(a, b);
     drop((a, b));

@@ -230,6 +230,7 @@ fn check(text: &str) -> Result<(), TestCaseError> {
         .map(|port| (port.name.as_str(), port.container_port))
         .collect();
     let compact: Vec<(&str, i64)> = pod
+        .common
         .named_ports
         .iter()
         .map(|port| (&*port.name, port.port.into()))

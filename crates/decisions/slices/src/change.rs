@@ -38,8 +38,8 @@ fn change_between(before: &Pod, after: &Pod, now: Moment) -> Option<Moment> {
         || before.ips != after.ips
         || before.node_name != after.node_name
         || before.hostname != after.hostname
-        || before.subdomain != after.subdomain
-        || before.named_ports != after.named_ports;
+        || before.common.subdomain != after.common.subdomain
+        || before.common.named_ports != after.common.named_ports;
     [readiness, deletion, other.then_some(now)]
         .into_iter()
         .flatten()

@@ -135,7 +135,7 @@ impl Controller {
         Self {
             settings,
             index: Index::default(),
-            queue: WorkQueue::new(pace),
+            queue: WorkQueue::by_namespace(pace),
             triggers: TriggerTracker::new(floor),
             slices: SliceTracker::default(),
             topology: TopologyRecord::default(),

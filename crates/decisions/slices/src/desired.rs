@@ -62,13 +62,13 @@ pub(crate) fn select<'a>(
             continue;
         }
         let group = match last {
-            Some((ports, group)) if *ports == *pod.named_ports => group,
-            _ => *resolved.entry(&pod.named_ports).or_insert_with(|| {
+            Some((ports, group)) if *ports == *pod.common.named_ports => group,
+            _ => *resolved.entry(&pod.common.named_ports).or_insert_with(|| {
                 groups.push((ports(service, pod), Vec::new()));
                 groups.len() - 1
             }),
         };
-        last = Some((&pod.named_ports, group));
+        last = Some((&pod.common.named_ports, group));
         let withdrawn = node.is_some_and(|node| node.withdrawn);
         withdrawals.count(pod, withdrawn);
         groups[group].1.push(Desired {
@@ -120,6 +120,7 @@ pub(crate) fn find_port(port: &ServicePort, pod: &Pod) -> Option<i32> {
     match &port.target {
         TargetPort::Number(number) => Some(*number),
         TargetPort::Name(name) => pod
+            .common
             .named_ports
             .iter()
             .find(|candidate| candidate.name == *name && candidate.protocol == port.protocol)
@@ -131,7 +132,7 @@ pub(crate) fn find_port(port: &ServicePort, pod: &Pod) -> Option<i32> {
 pub(crate) fn hostname<'a>(pod: &'a Pod, service: &Service) -> Option<&'a Text> {
     pod.hostname.as_ref().filter(|_| {
         pod.metadata.namespace == service.metadata.namespace
-            && pod.subdomain.as_ref() == Some(&service.metadata.name)
+            && pod.common.subdomain.as_ref() == Some(&service.metadata.name)
     })
 }
 
@@ -217,7 +218,7 @@ impl Desired<'_> {
     /// The endpoint as it is written.
     pub fn to_endpoint(self, hints: Option<Box<Hints>>) -> Endpoint {
         Endpoint {
-            addresses: self.addresses().into(),
+            addresses: self.addresses().into_iter().collect(),
             conditions: self.conditions,
             hostname: self.hostname.cloned(),
             node_name: self.pod.node_name.clone(),

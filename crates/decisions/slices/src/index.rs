@@ -11,6 +11,7 @@ use crate::change::endpoint_change;
 use crate::node::{NodeFacts, Nodes};
 use crate::plan::Inputs;
 use crate::service::{ServiceKey, same_outcome};
+use crate::small_set::SmallSet;
 use crate::topology::ZoneCapacity;
 use pointsman_model::{Labels, Moment, Revision, Text};
 use pointsman_objects::{EndpointSlice, Interner, Node, Pod, Service};
@@ -60,10 +61,11 @@ struct Namespace {
     pods: HashMap<Text, Arc<Pod>>,
     groups: HashMap<Labels, Group>,
     /// Groups that carry a label pair.
-    groups_by_pair: HashMap<Text, HashSet<Labels>>,
+    groups_by_pair: HashMap<Text, SmallSet<Labels>>,
     /// Services filed under one pair of their selector.
-    services_by_pair: HashMap<Text, HashSet<Text>>,
-    slices: HashMap<Text, HashMap<Text, Arc<EndpointSlice>>>,
+    services_by_pair: HashMap<Text, SmallSet<Text>>,
+    /// The slices of each Service, by name.
+    slices: HashMap<Text, Vec<Arc<EndpointSlice>>>,
     slice_services: HashMap<Text, Text>,
 }
 
@@ -71,13 +73,13 @@ struct Namespace {
 struct Entry {
     service: Arc<Service>,
     filed_under: Option<Text>,
-    groups: HashSet<Labels>,
+    groups: SmallSet<Labels>,
 }
 
 #[derive(Debug, Default)]
 struct Group {
-    pods: HashSet<Text>,
-    services: HashSet<Text>,
+    pods: SmallSet<Text>,
+    services: SmallSet<Text>,
 }
 
 impl Index {
@@ -183,11 +185,11 @@ impl Index {
             namespace
                 .slice_services
                 .insert(slice.metadata.name.clone(), key.name.clone());
-            namespace
-                .slices
-                .entry(key.name)
-                .or_default()
-                .insert(slice.metadata.name.clone(), Arc::new(slice));
+            let slices = namespace.slices.entry(key.name).or_default();
+            // It was removed above, so that it is not there.
+            let (Ok(at) | Err(at)) = place(slices, &slice.metadata.name);
+            slices.reserve_exact(1);
+            slices.insert(at, Arc::new(slice));
         }
         old
     }
@@ -196,7 +198,7 @@ impl Index {
     pub fn slice(&self, namespace: &str, name: &str) -> Option<&EndpointSlice> {
         let namespace = self.namespaces.get(namespace)?;
         let slices = namespace.slices.get(namespace.slice_services.get(name)?)?;
-        slices.get(name).map(|slice| &**slice)
+        find(slices, name)
     }
 
     /// Removes a slice; returns its last version.
@@ -204,7 +206,7 @@ impl Index {
         let namespace = self.namespaces.get_mut(namespace)?;
         let service = namespace.slice_services.remove(name)?;
         let slices = namespace.slices.get_mut(&service)?;
-        let old = slices.remove(name);
+        let old = place(slices, name).ok().map(|at| slices.remove(at));
         if slices.is_empty() {
             namespace.slices.remove(&service);
         }
@@ -289,10 +291,7 @@ impl Index {
             .namespaces
             .get(&key.namespace)
             .and_then(|namespace| namespace.slices.get(&key.name));
-        slices
-            .into_iter()
-            .flat_map(|slices| slices.values())
-            .map(|slice| &**slice)
+        slices.into_iter().flatten().map(|slice| &**slice)
     }
 
     /// The Services that slices name which mirror Endpoints.
@@ -301,9 +300,7 @@ impl Index {
             .namespaces
             .values()
             .flat_map(|namespace| namespace.slices.values());
-        let slices = slices
-            .flat_map(HashMap::values)
-            .filter(|slice| slice.mirrored_by_us());
+        let slices = slices.flatten().filter(|slice| slice.mirrored_by_us());
         slices.filter_map(|slice| ServiceKey::of_slice(slice))
     }
 
@@ -315,7 +312,7 @@ impl Index {
             .groups
             .iter()
             .filter_map(|labels| namespace.groups.get(labels))
-            .flat_map(|group| &group.pods);
+            .flat_map(|group| group.pods.iter());
         let pods = names
             .filter_map(|name| namespace.pods.get(name))
             .map(|pod| &**pod)
@@ -348,9 +345,7 @@ impl Index {
         let namespace = self.namespaces.get(&key.namespace)?;
         let entry = namespace.services.get(&key.name)?;
         let known = namespace.slices.get(&key.name)?;
-        let slices = slices
-            .into_iter()
-            .map(|name| known.get(name).map(|slice| &**slice));
+        let slices = slices.into_iter().map(|name| find(known, name));
         let slices: Vec<&EndpointSlice> = slices.collect::<Option<_>>()?;
         let mut pods: Vec<&Pod> = slices
             .iter()
@@ -396,7 +391,7 @@ impl Index {
                 .filter(|pod| pod.node_name.as_deref().is_some_and(&wanted));
             for service in pods
                 .flat_map(|pod| namespace.groups.get(&pod.metadata.labels))
-                .flat_map(|group| &group.services)
+                .flat_map(|group| group.services.iter())
             {
                 keys.insert(ServiceKey {
                     namespace: name.clone(),
@@ -430,7 +425,7 @@ impl Namespace {
     fn services_of(&self, labels: &Labels) -> HashSet<Text> {
         self.groups
             .get(labels)
-            .map(|group| group.services.clone())
+            .map(|group| group.services.iter().cloned().collect())
             .unwrap_or_default()
     }
 
@@ -450,7 +445,8 @@ impl Namespace {
         let mut group = Group::default();
         for (key, value) in labels.iter() {
             let pair = pair(key, value);
-            for name in self.services_by_pair.get(&pair).into_iter().flatten() {
+            let services = self.services_by_pair.get(&pair);
+            for name in services.into_iter().flat_map(SmallSet::iter) {
                 let entry = self.services.get_mut(name).expect("a filed service is known");
                 if entry
                     .service
@@ -480,8 +476,8 @@ impl Namespace {
             return;
         }
         let group = self.groups.remove(labels).expect("looked up above");
-        for service in group.services {
-            if let Some(entry) = self.services.get_mut(&service) {
+        for service in group.services.iter() {
+            if let Some(entry) = self.services.get_mut(service) {
                 entry.groups.remove(labels);
             }
         }
@@ -495,7 +491,7 @@ impl Namespace {
         let mut entry = Entry {
             service,
             filed_under: None,
-            groups: HashSet::new(),
+            groups: SmallSet::default(),
         };
         if entry.service.wants_slices()
             && let Some(selector) = &entry.service.selector
@@ -504,21 +500,21 @@ impl Namespace {
             let pairs = selector.iter().map(|(key, value)| pair(key, value));
             entry.filed_under = pairs.min_by_key(|pair| {
                 (
-                    self.groups_by_pair.get(pair).map_or(0, HashSet::len),
-                    self.services_by_pair.get(pair).map_or(0, HashSet::len),
+                    self.groups_by_pair.get(pair).map_or(0, SmallSet::len),
+                    self.services_by_pair.get(pair).map_or(0, SmallSet::len),
                 )
             });
             let candidates = entry
                 .filed_under
                 .iter()
                 .filter_map(|pair| self.groups_by_pair.get(pair))
-                .flatten();
+                .flat_map(SmallSet::iter);
             entry.groups = candidates
                 .filter(|labels| selector.selects(labels))
                 .cloned()
                 .collect();
         }
-        for labels in &entry.groups {
+        for labels in entry.groups.iter() {
             self.groups
                 .get_mut(labels)
                 .expect("a filed group is known")
@@ -538,7 +534,7 @@ impl Namespace {
         let Some(entry) = self.services.remove(name) else {
             return false;
         };
-        for labels in &entry.groups {
+        for labels in entry.groups.iter() {
             if let Some(group) = self.groups.get_mut(labels) {
                 group.services.remove(name);
             }
@@ -554,7 +550,16 @@ fn pair(key: &str, value: &str) -> Text {
     [key, "\0", value].concat().into()
 }
 
-fn drop_from<V: Eq + std::hash::Hash>(map: &mut HashMap<Text, HashSet<V>>, key: &Text, value: &V) {
+/// Where a slice is among others that are in order of name, or would be.
+fn place(slices: &[Arc<EndpointSlice>], name: &str) -> Result<usize, usize> {
+    slices.binary_search_by(|slice| (*slice.metadata.name).cmp(name))
+}
+
+fn find<'a>(slices: &'a [Arc<EndpointSlice>], name: &str) -> Option<&'a EndpointSlice> {
+    Some(&slices[place(slices, name).ok()?])
+}
+
+fn drop_from<V: Eq + std::hash::Hash>(map: &mut HashMap<Text, SmallSet<V>>, key: &Text, value: &V) {
     if let Some(set) = map.get_mut(key) {
         set.remove(value);
         if set.is_empty() {

@@ -21,6 +21,7 @@ pub mod write;
 
 mod desired;
 mod settled;
+mod small_set;
 
 pub use node::{NodeFacts, Nodes};
 pub use plan::{Inputs, Settings, SlicePlan, plan};

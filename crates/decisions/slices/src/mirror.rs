@@ -142,7 +142,7 @@ fn groups(endpoints: &Endpoints) -> (Groups, usize) {
 
 fn endpoint(address: &Address, ready: bool) -> Endpoint {
     Endpoint {
-        addresses: Box::new([address.ip]),
+        addresses: std::iter::once(address.ip).collect(),
         conditions: EndpointConditions {
             ready: Some(ready),
             ..EndpointConditions::default()

@@ -4,12 +4,17 @@
 //! merged and handed out when the write is done, so bursts cost one write per round trip and the last
 //! state is never lost. Failures wait longer each time and are never given up.
 
+use crate::service::ServiceKey;
+use pointsman_model::Text;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;
 use std::time::Duration;
 
 /// A point on the monotonic clock: the time since some fixed start.
 pub type Tick = Duration;
+
+/// Room that is kept for later when nothing is left to do: after a start it was made for all keys at once.
+const KEPT: usize = 64;
 
 /// How changes are merged and failures repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +53,44 @@ pub enum Outcome {
 pub struct WorkQueue<K> {
     pace: Pace,
     items: HashMap<K, Item>,
-    ready: VecDeque<K>,
+    ready: Ready<K>,
     timers: BTreeSet<(Tick, K)>,
+}
+
+/// Keys that are due, the oldest of each namespace in turn: one with hundreds of Services that all change at once, as
+/// when it goes away, must not hold up a pod that waits elsewhere to be taken out of use.
+#[derive(Debug)]
+struct Ready<K> {
+    namespace: fn(&K) -> Text,
+    waiting: HashMap<Text, VecDeque<K>>,
+    /// The namespaces of `waiting`, the next one first.
+    turns: VecDeque<Text>,
+    len: usize,
+}
+
+impl<K> Ready<K> {
+    fn push(&mut self, key: K) {
+        let namespace = (self.namespace)(&key);
+        let keys = self.waiting.entry(namespace.clone()).or_default();
+        if keys.is_empty() {
+            self.turns.push_back(namespace);
+        }
+        keys.push_back(key);
+        self.len += 1;
+    }
+
+    fn pop(&mut self) -> Option<K> {
+        let namespace = self.turns.pop_front()?;
+        let keys = self.waiting.get_mut(&namespace).expect("a turn has keys");
+        let key = keys.pop_front();
+        if keys.is_empty() {
+            self.waiting.remove(&namespace);
+        } else {
+            self.turns.push_back(namespace);
+        }
+        self.len -= 1;
+        key
+    }
 }
 
 #[derive(Debug)]
@@ -71,13 +112,27 @@ enum State {
     InFlight(Option<Tick>),
 }
 
+impl WorkQueue<ServiceKey> {
+    /// An empty queue in which namespaces take turns.
+    pub fn by_namespace(pace: Pace) -> Self {
+        let mut queue = Self::new(pace);
+        queue.ready.namespace = |key| key.namespace.clone();
+        queue
+    }
+}
+
 impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
-    /// An empty queue.
+    /// An empty queue that hands out first what came first.
     pub fn new(pace: Pace) -> Self {
         Self {
             pace,
             items: HashMap::new(),
-            ready: VecDeque::new(),
+            ready: Ready {
+                namespace: |_| Text::default(),
+                waiting: HashMap::new(),
+                turns: VecDeque::new(),
+                len: 0,
+            },
             timers: BTreeSet::new(),
         }
     }
@@ -101,7 +156,7 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
             let (_, key) = self.timers.pop_first().expect("there is a first one");
             self.make_ready(key);
         }
-        let key = self.ready.pop_front()?;
+        let key = self.ready.pop()?;
         self.items.get_mut(&key).expect("a ready key has an item").state = State::InFlight(None);
         Some(key)
     }
@@ -130,6 +185,11 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
             Some(due) => self.add_at(key, due, now),
             None => {
                 self.items.remove(key);
+                if self.items.is_empty() {
+                    self.items.shrink_to(KEPT);
+                    self.ready.waiting.shrink_to(KEPT);
+                    self.ready.turns.shrink_to(KEPT);
+                }
             }
         }
     }
@@ -141,7 +201,7 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
 
     /// How many keys have work to do and are not in flight.
     pub fn len(&self) -> usize {
-        self.ready.len() + self.timers.len()
+        self.ready.len + self.timers.len()
     }
 
     /// Whether no key has work to do, those in flight aside.
@@ -181,6 +241,6 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
 
     fn make_ready(&mut self, key: K) {
         self.items.get_mut(&key).expect("the caller has its item").state = State::Ready;
-        self.ready.push_back(key);
+        self.ready.push(key);
     }
 }

@@ -18,30 +18,38 @@ enum Expected {
 
 /// The slices written by this process, by Service.
 #[derive(Debug, Default)]
-pub struct SliceTracker(HashMap<ServiceKey, HashMap<Text, Expected>>);
+pub struct SliceTracker(HashMap<ServiceKey, Slices>);
+
+/// In order of uid: most Services have one, and of no other is there a table.
+type Slices = Vec<(Text, Expected)>;
 
 impl SliceTracker {
     /// The server answered a create or an update.
     pub fn written(&mut self, key: &ServiceKey, uid: &Text, generation: i64) {
-        self.0
-            .entry(key.clone())
-            .or_default()
-            .insert(uid.clone(), Expected::Generation(generation));
+        self.expect(key, uid, Expected::Generation(generation));
     }
 
     /// The server accepted a delete.
     pub fn deleted(&mut self, key: &ServiceKey, uid: &Text) {
-        self.0
-            .entry(key.clone())
-            .or_default()
-            .insert(uid.clone(), Expected::Deleted);
+        self.expect(key, uid, Expected::Deleted);
+    }
+
+    fn expect(&mut self, key: &ServiceKey, uid: &Text, expected: Expected) {
+        let slices = self.0.entry(key.clone()).or_default();
+        match place(slices, uid) {
+            Ok(at) => slices[at].1 = expected,
+            Err(at) => {
+                slices.reserve_exact(1);
+                slices.insert(at, (uid.clone(), expected));
+            }
+        }
     }
 
     /// Whether a slice version that showed up in the cache is somebody else's work.
     pub fn is_foreign(&self, key: &ServiceKey, uid: &Text, generation: i64) -> bool {
-        match self.0.get(key).and_then(|slices| slices.get(uid)) {
+        match self.0.get(key).and_then(|slices| find(slices, uid)) {
             None => true,
-            Some(Expected::Generation(known)) => generation > *known,
+            Some(Expected::Generation(known)) => generation > known,
             Some(Expected::Deleted) => false,
         }
     }
@@ -58,8 +66,8 @@ impl SliceTracker {
         };
         let mut seen = 0;
         for slice in cached {
-            match expected.get(&slice.metadata.uid) {
-                Some(Expected::Generation(generation)) if slice.metadata.generation < *generation => {
+            match find(expected, &slice.metadata.uid) {
+                Some(Expected::Generation(generation)) if slice.metadata.generation < generation => {
                     return true;
                 }
                 Some(Expected::Generation(_)) => seen += 1,
@@ -68,8 +76,8 @@ impl SliceTracker {
             }
         }
         seen < expected
-            .values()
-            .filter(|expected| **expected != Expected::Deleted)
+            .iter()
+            .filter(|(_, expected)| *expected != Expected::Deleted)
             .count()
     }
 
@@ -78,17 +86,25 @@ impl SliceTracker {
         let Some(slices) = self.0.get_mut(key) else {
             return true;
         };
-        let expected = slices.remove(uid) == Some(Expected::Deleted);
+        let removed = place(slices, uid).ok().map(|at| slices.remove(at).1);
         if slices.is_empty() {
             self.0.remove(key);
         }
-        !expected
+        removed != Some(Expected::Deleted)
     }
 
     /// The Service is gone.
     pub fn forget(&mut self, key: &ServiceKey) {
         self.0.remove(key);
     }
+}
+
+fn place(slices: &Slices, uid: &Text) -> Result<usize, usize> {
+    slices.binary_search_by(|(known, _)| known.cmp(uid))
+}
+
+fn find(slices: &Slices, uid: &Text) -> Option<Expected> {
+    place(slices, uid).ok().map(|at| slices[at].1)
 }
 
 #[cfg(test)]

@@ -5,24 +5,27 @@
 //! leaves this tracker only when the write that reports it succeeded, or when a sync found that there
 //! is nothing left to report.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::pack::{ChangeKind, EndpointChange};
 use crate::service::ServiceKey;
 use pointsman_model::{Began, Moment, Text};
 use pointsman_objects::Service;
 
+/// Room that is kept for later when nothing is left to report: after a start it was made for all Services at once.
+const KEPT: usize = 64;
+
 /// Times of changes that no write has reported yet, per Service.
 #[derive(Debug, Default)]
 pub struct TriggerTracker {
     floor: Option<Moment>,
     services: HashMap<ServiceKey, State>,
+    /// Services of which a sync of this process completed, so that every later change was seen as it happened.
+    known: HashSet<ServiceKey>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// A sync of this process completed, so every later change was seen as it happened.
-    known: bool,
     pending: Changes,
     in_flight: Changes,
 }
@@ -41,7 +44,7 @@ impl TriggerTracker {
     pub fn new(floor: Option<Moment>) -> Self {
         Self {
             floor,
-            services: HashMap::new(),
+            ..Self::default()
         }
     }
 
@@ -60,9 +63,10 @@ impl TriggerTracker {
     ///
     /// A Service that has no slices the first time we look was never reported: it counts from its creation.
     pub fn begin(&mut self, service: &Service, has_slices: bool) {
-        let floor = self.floor;
-        let state = self.state(&ServiceKey::of(service));
-        if !state.known && !has_slices {
+        let (floor, key) = (self.floor, ServiceKey::of(service));
+        let known = self.known.contains(&key);
+        let state = self.state(&key);
+        if !known && !has_slices {
             // Creation times are whole seconds.
             let created = service.metadata.created.map(Moment::end_of_second).max(floor);
             state.pending.service = created.min_some(state.pending.service);
@@ -73,11 +77,12 @@ impl TriggerTracker {
 
     /// The time that a write of these changes reports. To be asked between `begin` and `finish`.
     pub fn time_of(&self, service: &Service, changes: &[EndpointChange], now: Moment) -> Option<Moment> {
-        let state = self.services.get(&ServiceKey::of(service))?;
+        let key = ServiceKey::of(service);
+        let state = self.services.get(&key)?;
         let own = changes.iter().filter_map(|change| {
             let known = state.in_flight.pods.get(&change.pod).copied();
             known.or_else(|| {
-                if state.known {
+                if self.known.contains(&key) {
                     None
                 } else {
                     self.unseen(service, change, now)
@@ -101,15 +106,24 @@ impl TriggerTracker {
     pub fn only_pods(&self, key: &ServiceKey) -> Option<impl Iterator<Item = &Text> + Clone> {
         let state = self.services.get(key)?;
         let in_flight = &state.in_flight;
-        let only_pods = state.known && in_flight.service.is_none() && !in_flight.pods.is_empty();
+        let only_pods = self.known.contains(key) && in_flight.service.is_none() && !in_flight.pods.is_empty();
         only_pods.then(|| in_flight.pods.keys())
     }
 
     /// The sync is over and everything is written (or nothing had to be).
     pub fn finish(&mut self, key: &ServiceKey) {
-        let state = self.state(key);
-        state.known = true;
-        state.in_flight = Changes::default();
+        if let Some(state) = self.services.get_mut(key) {
+            state.in_flight = Changes::default();
+            if state.pending.is_empty() {
+                self.services.remove(key);
+            }
+        }
+        if self.services.is_empty() {
+            self.services.shrink_to(KEPT);
+        }
+        if !self.known.contains(key) {
+            self.known.insert(key.clone());
+        }
     }
 
     /// The sync failed before these changes were written; what they report is still to be reported.
@@ -141,6 +155,7 @@ impl TriggerTracker {
     /// The Service is gone.
     pub fn forget(&mut self, key: &ServiceKey) {
         self.services.remove(key);
+        self.known.remove(key);
     }
 
     fn state(&mut self, key: &ServiceKey) -> &mut State {
@@ -163,6 +178,10 @@ impl TriggerTracker {
 }
 
 impl Changes {
+    fn is_empty(&self) -> bool {
+        self.service.is_none() && self.pods.is_empty()
+    }
+
     fn absorb(&mut self, other: Changes) {
         self.service = self.service.min_some(other.service);
         for (pod, at) in other.pods {

@@ -158,7 +158,7 @@ fn wanted(world: &World) -> Shown {
             };
             port.port = match &world.service.ports[0].target {
                 pointsman_objects::service::TargetPort::Number(number) => Some(*number),
-                pointsman_objects::service::TargetPort::Name(_) => Some(pod.named_ports[0].port),
+                pointsman_objects::service::TargetPort::Name(_) => Some(pod.common.named_ports[0].port),
             };
             let ready = publish || (pod.is_ready() && !pod.is_terminating());
             wanted.insert(

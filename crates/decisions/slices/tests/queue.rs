@@ -1,8 +1,15 @@
 //! The work queue's promises.
 
+mod common;
+
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
+use common::service_with;
+use pointsman_model::Moment;
+use pointsman_slices::Settings;
+use pointsman_slices::controller::{Controller, Event, Now};
 use pointsman_slices::queue::{Outcome, Pace, WorkQueue};
 use proptest::prelude::*;
 
@@ -85,6 +92,34 @@ fn failures_wait_longer_each_time_and_a_success_starts_over() {
     queue.next(now);
     queue.finish(&"a", Outcome::Retry, now);
     assert_eq!(queue.wake_at(), Some(now + ms(50)));
+}
+
+#[test]
+fn a_namespace_in_which_everything_changes_does_not_hold_up_another() {
+    let mut controller = Controller::new(Settings::default(), Pace::default(), None);
+    let now = Now {
+        moment: Moment::from_seconds(1),
+        tick: ms(0),
+    };
+    let mut change = |namespace: &str, index: usize| {
+        let service = service_with(|s| {
+            s["metadata"]["namespace"] = namespace.into();
+            s["metadata"]["name"] = format!("svc{index:03}").into();
+            s["metadata"]["uid"] = format!("{namespace}{index}").into();
+        });
+        controller.observe(Event::Service(Arc::new(service)), now);
+    };
+    (0..200).for_each(|index| change("ending", index));
+    change("shop", 0);
+    controller.observe(Event::Listed, now);
+    let jobs: Vec<String> =
+        std::iter::from_fn(|| controller.next(now).0.map(|job| job.key.to_string())).collect();
+    assert_eq!(jobs[..3], ["ending/svc000", "shop/svc000", "ending/svc001"]);
+    assert_eq!(jobs.len(), 201);
+    assert!(
+        jobs[2..].is_sorted(),
+        "first come, first served within a namespace"
+    );
 }
 
 #[derive(Clone, Debug)]

@@ -14,6 +14,8 @@ pub struct ReportedStatus {
     pub phase: Phase,
     #[serde(deserialize_with = "nullable")]
     pub reason: String,
+    #[serde(deserialize_with = "nullable")]
+    pub message: String,
     /// When the node first knew the pod.
     #[serde(deserialize_with = "time")]
     pub start_time: Option<Timestamp>,

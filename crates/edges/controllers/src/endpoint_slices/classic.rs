@@ -50,7 +50,7 @@ impl Classic {
     pub fn new(client: Client, pace: Pace, writers: usize) -> Self {
         Self {
             client,
-            queue: WorkQueue::new(pace),
+            queue: WorkQueue::by_namespace(pace),
             planner: Planner::default(),
             writers: Writers::new(writers),
             existing: HashMap::new(),

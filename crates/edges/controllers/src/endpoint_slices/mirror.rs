@@ -61,7 +61,7 @@ impl Mirrors {
         Self {
             client,
             recorder,
-            queue: WorkQueue::new(pace),
+            queue: WorkQueue::by_namespace(pace),
             writers: Writers::new(writers),
             endpoints: BTreeMap::new(),
             tracker: SliceTracker::default(),
