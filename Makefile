@@ -229,21 +229,21 @@ bench-readiness: ## Measure the time from an application's change of mind to the
 	$(BENCH) readiness
 
 .PHONY: scenario
-scenario: deps ## Compare the reported SLI with packets on three nodes (root; HOLLOW=N adds programmers)
+scenario: deps ## Compare the reported SLI with packets on three nodes (root; HOLLOW=N adds programmers, RUNTIME=containerd)
 	$(CARGO) build --locked --release --bin pointsman
 	tools/scenario.sh target/release/pointsman --hollow $(or $(HOLLOW),0)
 
 .PHONY: scenario-rolling
-scenario-rolling: deps ## Roll pods 200 times under load from every node, then with the gate off (root)
+scenario-rolling: deps ## Roll pods 200 times under load from every node, then with the gate off (root; RUNTIME=containerd)
 	$(CARGO) build --locked --release --bin pointsman
 	tools/scenario.sh target/release/pointsman rolling --updates 200
 	tools/scenario.sh target/release/pointsman rolling --updates 60 --gate off
 
 .PHONY: test-faults
-test-faults: deps ## Put whole clusters under seeded faults (needs root; SEEDS=50, or FOR=8h for a night)
+test-faults: deps ## Put whole clusters under seeded faults (needs root; SEEDS=50, or FOR=8h for a night; RUNTIME=containerd)
 	$(CARGO) build --locked --release --bin pointsman
 	sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; $$sudo target/release/pointsman faults \
-	  --first-seed $(or $(FIRST),1) --seeds $(or $(SEEDS),50) $(if $(FOR),--duration $(FOR))
+	  --first-seed $(or $(FIRST),1) --seeds $(or $(SEEDS),50) $(if $(FOR),--duration $(FOR)) $(if $(RUNTIME),--runtime $(RUNTIME))
 
 .PHONY: test-histories
 test-histories: deps ## Judge histories under kills, freezes and failed syncs (KILLS=1000, ENGINE=embedded, etcd or both, SEED=1)

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """What does a whole cluster on this machine cost, and how long does it take?
 
-Usage (as root): tools/bench_up.py PROGRAM [--nodes 3] [--services 100] [--pods 10] [--spread] [--idle 30]
+Usage (as root): tools/bench_up.py PROGRAM [--nodes 3] [--services 100] [--pods 10] [--spread] [--idle 30] [--runtime containerd]
 
-Starts `up`, measures the time to ready, memory and CPU when idle; then applies Services with kubectl and takes
+Starts `up`, measures the time to ready, memory and CPU when idle, and of pods that are created one after the other the
+time from the request to the watch that shows them running; then, where pods are processes, applies Services with kubectl and takes
 the time until everything serves: all endpoints are ready in slices, the kernels of all nodes have them (the
 lowest watermark of the collector), and every node gets an answer from every Service.
 
@@ -48,6 +49,7 @@ def main():
     arguments.add_argument("--pods", type=int, default=10)
     arguments.add_argument("--idle", type=float, default=30)
     arguments.add_argument("--spread", action="store_true")
+    arguments.add_argument("--runtime", choices=["processes", "containerd"], default="processes")
     options = arguments.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-up-") as home:
         up = start(options, home)
@@ -59,7 +61,8 @@ def main():
 
 
 def start(options, home):
-    command = [options.program, "up", "--name", "bench", "--output", "json", "--nodes", str(options.nodes)]
+    command = [options.program, "up", "--name", "bench", "--output", "json", "--nodes", str(options.nodes),
+               "--runtime", options.runtime]
     process = subprocess.Popen([*command, "--data-dir", home + "/data"], stdout=subprocess.PIPE, text=True)
     for line in process.stdout:
         facts = json.loads(line)
@@ -82,7 +85,34 @@ def measure(options, home, process, facts):
     print(f"idle: {100 * total / options.idle:.1f} % of a core over {options.idle:.0f} s")
     for name, seconds in sorted(shares.values(), key=lambda share: -share[1])[:8]:
         print(f"  {100 * seconds / options.idle:5.2f} %  {name}")
-    apply(options, home, facts)
+    server = Server(facts, home)
+    lone_pods(options, server)
+    if options.runtime == "processes":
+        apply(options, home, facts, server)
+
+
+def lone_pods(options, server, count=30):
+    # Every node has this image, since its sandboxes are made of it.
+    container = {"name": "c", "image": "pointsman.io/pause:1"}
+    if options.runtime == "processes":
+        container = {"name": "c", "image": "host", "command": ["sleep", "3600"]}
+    path, took = "/api/v1/namespaces/default/pods", []
+    with server.ask(path + "?watch=true") as events:
+        for number in range(count):
+            name = f"lone-{number}"
+            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+                   "spec": {"containers": [container], "terminationGracePeriodSeconds": 1}}
+            began = time.time()
+            server.ask(path, "POST", pod).close()
+            seen = map(json.loads, events)
+            running = (e for e in seen if e["object"]["metadata"]["name"] == name
+                       and e["object"].get("status", {}).get("phase") == "Running")
+            next(running)
+            took.append(time.time() - began)
+    took.sort()
+    print(f"{count} pods one after the other, created to running: p50 {1000 * took[count // 2]:.0f} ms, "
+          f"slowest {1000 * took[-1]:.0f} ms")
+    server.ask(path, "DELETE").close()
 
 
 def cpu_seconds(root):
@@ -104,7 +134,7 @@ def cpu_seconds(root):
     return {pid: value for pid, value in found.items() if descends(pid)}
 
 
-def apply(options, home, facts):
+def apply(options, home, facts, server):
     block = json.load(open(home + "/data/network.json"))["range"]
     second = int(block.split(".")[1]) + 1
     addresses = [f"10.{second}.100.{number + 1}" for number in range(options.services)]
@@ -120,7 +150,6 @@ def apply(options, home, facts):
     environment = dict(os.environ, KUBECONFIG=facts["kubeconfig"])
     subprocess.run(["kubectl", "apply", "-f", manifest], env=environment, stdout=subprocess.DEVNULL, check=True)
     applied = time.time()
-    server = Server(facts, home)
     wanted = options.services * options.pods
     while True:
         ready, version = server.endpoints("web-")
@@ -181,12 +210,17 @@ class Server:
 
     def endpoints(self, prefix):
         """Ready endpoints in slices of Services whose name begins so, and the newest version of them."""
-        url = self.url + "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
-        with urllib.request.urlopen(url, context=self.context) as answer:
+        with self.ask("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices") as answer:
             slices = json.load(answer)["items"]
         slices = [s for s in slices if s["metadata"]["name"].startswith(prefix)]
         ready = sum(bool(e["conditions"].get("ready")) for s in slices for e in s.get("endpoints") or [])
         return ready, max((int(s["metadata"]["resourceVersion"]) for s in slices), default=0)
+
+    def ask(self, path, method="GET", body=None):
+        data = json.dumps(body).encode() if body else None
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self.url + path, data, headers, method=method)
+        return urllib.request.urlopen(request, context=self.context)
 
     def watermark(self, page):
         with urllib.request.urlopen(page + "metrics") as answer:

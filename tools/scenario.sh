@@ -1,13 +1,13 @@
 #!/bin/bash
 # Starts a cluster of three nodes, plays `pointsman scenario` on it and prints what came of it.
 # Usage: tools/scenario.sh PROGRAM [rolling] [flags of `pointsman scenario`]
-# Another program may run the cluster: CLUSTER_PROGRAM=path.
+# Another program may run the cluster: CLUSTER_PROGRAM=path. RUNTIME=containerd has its pods run from an image.
 set -euo pipefail
 program=$1
 shift
 cluster=${CLUSTER_PROGRAM:-$program}
 home=$(mktemp -d)
-"$cluster" up --name scenario --nodes 3 --data-dir "$home/data" >"$home/up.log" 2>&1 &
+"$cluster" up --name scenario --nodes 3 --runtime "${RUNTIME:-processes}" --data-dir "$home/data" >"$home/up.log" 2>&1 &
 up=$!
 finish() {
   "$cluster" down --name scenario >/dev/null 2>&1 || true

@@ -2,6 +2,7 @@
 
 use crate::duration;
 use crate::output::Output;
+use crate::up::RuntimeFlag;
 use clap::{Args, Subcommand, ValueEnum};
 use pointsman_cluster::{load, plan};
 use pointsman_scenario as scenario;
@@ -179,6 +180,9 @@ pub struct FaultsFlags {
     /// The program that is tried; by default this one.
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
+    /// What runs pods, as `pointsman up` has it; container runtimes fail, too.
+    #[arg(long, value_enum, default_value_t = RuntimeFlag::Processes)]
+    runtime: RuntimeFlag,
     /// Only say what the seeds mean.
     #[arg(long)]
     plan: bool,
@@ -195,6 +199,7 @@ impl FaultsFlags {
             first_seed: self.first_seed,
             duration: self.duration,
             program: self.program,
+            runtime: self.runtime.into(),
             plan: self.plan,
             keep: self.keep,
         }

@@ -105,11 +105,20 @@ enum OpinionsOf {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum RuntimeFlag {
+pub enum RuntimeFlag {
     /// Each container is a process of this machine.
     Processes,
     /// Images, in a containerd for each node.
     Containerd,
+}
+
+impl From<RuntimeFlag> for RuntimeKind {
+    fn from(flag: RuntimeFlag) -> Self {
+        match flag {
+            RuntimeFlag::Processes => Self::Processes,
+            RuntimeFlag::Containerd => Self::Containerd,
+        }
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -143,10 +152,7 @@ impl Flags {
                 ProxyMode::Iptables => up::ProxyMode::Iptables,
             },
             kube_proxy: self.kube_proxy.clone(),
-            runtime: match self.runtime {
-                RuntimeFlag::Processes => RuntimeKind::Processes,
-                RuntimeFlag::Containerd => RuntimeKind::Containerd,
-            },
+            runtime: self.runtime.into(),
             data_dir: self.data_dir.clone(),
             listen: self.listen,
             node_lease_duration_seconds: self.node_lease_duration_seconds,

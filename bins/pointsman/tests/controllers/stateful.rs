@@ -17,6 +17,8 @@ fn stateful_set(claims: bool) -> Value {
         },
     });
     if claims {
+        set["spec"]["template"]["spec"]["containers"][0]["volumeMounts"] =
+            json!([{ "name": "data", "mountPath": "/data" }]);
         set["spec"]["volumeClaimTemplates"] = json!([{
             "metadata": { "name": "data" },
             "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },

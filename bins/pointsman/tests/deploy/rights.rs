@@ -220,6 +220,38 @@ fn all_roles_do_their_work_together_with_exactly_their_shipped_rights() {
 
 async fn all_roles() {
     let cluster = Cluster::start().await;
+    let roles = start_roles(&cluster).await;
+    let health = flip_readiness(&cluster).await;
+    cluster.pod("bad", "httpGet: {}").await;
+    cluster.report("bad", "False").await;
+    cluster.event("InvalidProbeAnnotation").await;
+    meet_a_second_proxy(&cluster).await;
+    follow_ranges_and_peers(&cluster).await;
+    collect().await;
+    end_pod_and_service(&cluster, &health).await;
+
+    assert_eq!(cluster.refused().await, Vec::<String>::new());
+    for url in [
+        "https://127.0.0.1:10257",
+        "https://10.77.0.1:10249",
+        "https://10.77.0.1:10250",
+        "http://127.0.0.1:10270",
+        "http://127.0.0.1:10272",
+    ] {
+        let metrics = ask(&format!("{url}/metrics"), Some("pointsman-sli")).await;
+        assert!(
+            metrics.contains("\npointsman_missing_rights 0\n"),
+            "{url}: {metrics}"
+        );
+    }
+    for role in &roles {
+        assert_eq!(role.complaints(), Vec::<String>::new());
+        assert_eq!(role.readiness().await.0, "200", "{}", role.ready);
+    }
+}
+
+/// All of them on one node, each with its own rights.
+async fn start_roles(cluster: &Cluster) -> [Role; 5] {
     let file = |name: &str, text: &str| {
         let path = cluster.home.path().join(name);
         std::fs::write(&path, text).unwrap();
@@ -231,7 +263,7 @@ async fn all_roles() {
     );
     let token = file("token", "pointsman-sli");
     let data = file("unused", "") + ".d";
-    let roles = [
+    [
         cluster
             .role("controllers", &[], "https://127.0.0.1:10257/readyz")
             .await,
@@ -268,9 +300,11 @@ async fn all_roles() {
                 "http://127.0.0.1:10272/readyz",
             )
             .await,
-    ];
+    ]
+}
 
-    // A pod that its prober calls ready, until it does not.
+/// A pod that its prober calls ready, until it does not; the address of its Service's health check.
+async fn flip_readiness(cluster: &Cluster) -> String {
     let application = Probed::start(ADDRESS);
     application.answer(200);
     let probe = format!(
@@ -295,10 +329,11 @@ async fn all_roles() {
         cluster.slice_says(ready).await;
         answers(&health, None, if ready { "200" } else { "503" }).await;
     }
-    cluster.pod("bad", "httpGet: {}").await;
-    cluster.report("bad", "False").await;
-    cluster.event("InvalidProbeAnnotation").await;
-    // kube-proxy comes back, as far as a table of its name shows it.
+    health
+}
+
+/// kube-proxy comes back, as far as a table of its name shows it.
+async fn meet_a_second_proxy(cluster: &Cluster) {
     let table = Command::new("nft")
         .args(["add", "table", "ip", "kube-proxy"])
         .status();
@@ -306,7 +341,9 @@ async fn all_roles() {
     cluster.event("SecondServiceProxy").await;
     // As far as the observer sees, it writes no rules at all.
     cluster.event("ServiceProxyBehind").await;
+}
 
+async fn follow_ranges_and_peers(cluster: &Cluster) {
     // The proxy knows from which ranges cluster addresses come, now and later.
     let range = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
         "metadata": { "name": "more" }, "spec": { "cidrs": ["10.250.0.0/16"] } });
@@ -327,8 +364,10 @@ async fn all_roles() {
         (lease["metadata"]["annotations"]["pointsman.io/unreachable-peers"] == "").then_some(())
     })
     .await;
+}
 
-    // The collector follows the proxy as its own account, and the API server says whose tokens those are.
+/// The collector follows the proxy as its own account, and the API server says whose tokens those are.
+async fn collect() {
     eventually("the collector follows the proxy", async || {
         let metrics = ask("http://127.0.0.1:10270/metrics", None).await;
         let live = r#"pointsman_sli_programmers{state="live"} 1"#;
@@ -338,8 +377,10 @@ async fn all_roles() {
     answers("https://127.0.0.1:10257/metrics", Some("pointsman-sli"), "200").await;
     answers("https://10.77.0.1:10250/metrics", Some("pointsman-sli"), "200").await;
     answers("https://127.0.0.1:10257/metrics", Some("pointsman-proxy"), "403").await;
+}
 
-    // The latency profile changes; the pod ends through the gate; the Service goes.
+/// The latency profile changes; the pod ends through the gate; the Service goes.
+async fn end_pod_and_service(cluster: &Cluster, health: &str) {
     let profile = json!({ "spec": { "workerLatencyProfile": "MediumUpdateAverageReaction" } });
     let path = "/apis/config.openshift.io/v1/nodes/cluster";
     cluster.admin.patch(path, "merge", &profile).await.expect(200);
@@ -360,26 +401,7 @@ async fn all_roles() {
         list["items"].as_array().unwrap().is_empty().then_some(())
     })
     .await;
-    answers(&health, None, "000").await;
-
-    assert_eq!(cluster.refused().await, Vec::<String>::new());
-    for url in [
-        "https://127.0.0.1:10257",
-        "https://10.77.0.1:10249",
-        "https://10.77.0.1:10250",
-        "http://127.0.0.1:10270",
-        "http://127.0.0.1:10272",
-    ] {
-        let metrics = ask(&format!("{url}/metrics"), Some("pointsman-sli")).await;
-        assert!(
-            metrics.contains("\npointsman_missing_rights 0\n"),
-            "{url}: {metrics}"
-        );
-    }
-    for role in &roles {
-        assert_eq!(role.complaints(), Vec::<String>::new());
-        assert_eq!(role.readiness().await.0, "200", "{}", role.ready);
-    }
+    answers(health, None, "000").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

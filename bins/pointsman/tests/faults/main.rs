@@ -9,9 +9,10 @@ use std::process::{Command, Stdio};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_pointsman");
 
 /// Plays one seed and shows what it said if something is wrong.
-fn play(seed: u64) {
+fn play(seed: u64, runtime: &str) {
     let output = Command::new(PROGRAM)
         .args(["faults", "--seeds=1", &format!("--first-seed={seed}")])
+        .args(["--runtime", runtime])
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
@@ -23,13 +24,19 @@ fn play(seed: u64) {
 #[test]
 fn a_cluster_comes_through_the_death_of_its_api_server() {
     require_netns!();
-    play(14);
+    play(14, "processes");
 }
 
 #[test]
 fn a_cluster_comes_through_a_full_disk() {
     require_netns!();
-    play(5);
+    play(5, "processes");
+}
+
+#[test]
+fn a_cluster_comes_through_the_death_of_a_container_runtime() {
+    require_netns!();
+    play(19, "containerd");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 /// Runs a test on a node with a containerd of its own.
-fn on_a_node_with_images(test: impl AsyncFnOnce(&mut Lab) + Send) {
+pub fn on_a_node_with_images(test: impl AsyncFnOnce(&mut Lab) + Send) {
     if !rustix::process::geteuid().is_root() {
         return pointsman_testkit::skip::skip("a node needs root");
     }
@@ -189,5 +189,26 @@ fn containers_stay_and_stay_ready_when_the_agent_is_killed_and_what_ends_meanwhi
         let stays = lab.http.get(&pod_path("stays")).await.json();
         assert_eq!(stays["status"]["podIP"], before["status"]["podIP"]);
         assert_eq!(stays["status"]["containerStatuses"][0]["restartCount"], 0);
+    });
+}
+
+#[test]
+fn a_pod_whose_sandbox_dies_gets_another_one_and_starts_again_in_it() {
+    on_a_node_with_images(async |lab| {
+        let mut web = script("exec httpd -f -p 8080");
+        web["readinessProbe"] = json!({ "tcpSocket": { "port": 8080 }, "periodSeconds": 1 });
+        lab.pod("web", web).await;
+        lab.ready("web").await;
+        assert_eq!(lab.kill_sandboxes(), 1);
+        let again = lab
+            .pod_when("web", |pod| {
+                is_true(pod, "Ready") && pod["status"]["containerStatuses"][0]["restartCount"] == 1
+            })
+            .await;
+        assert!(state(&again, "running").is_object(), "{:#}", again["status"]);
+        let events = lab
+            .kubectl(&["get", "events", "-o", "jsonpath={.items[*].reason}"])
+            .await;
+        assert!(events.contains("SandboxChanged"), "{events}");
     });
 }

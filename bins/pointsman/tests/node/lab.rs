@@ -7,6 +7,7 @@ use futures::FutureExt;
 use pointsman_fabric::{Netns, Prefix};
 use pointsman_harness::wire::Http;
 use pointsman_harness::{Server, eventually};
+use pointsman_runtime::cri::archive;
 use serde_json::{Value, json};
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, resume_unwind};
@@ -204,6 +205,17 @@ impl Lab {
         self.ctr(&["tasks", "list"]).matches("STOPPED").count()
     }
 
+    /// Kills what holds the pods' namespaces, and says how many there were.
+    pub fn kill_sandboxes(&self) -> usize {
+        let containers = self.ctr(&["containers", "list"]);
+        let sandboxes = containers.lines().filter(|line| line.contains(archive::PAUSE));
+        let killed = sandboxes.map(|line| {
+            let name = line.split_whitespace().next().unwrap();
+            self.ctr(&["tasks", "kill", "--signal", "KILL", name]);
+        });
+        killed.count()
+    }
+
     fn ctr(&self, arguments: &[&str]) -> String {
         let socket = self
             .flags
@@ -297,7 +309,8 @@ impl Lab {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    fn agent_log(&self) -> String {
+    /// The end of what the agent logged.
+    pub fn agent_log(&self) -> String {
         let log = std::fs::read_to_string(self.log()).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(60)..].join("\n")

@@ -161,3 +161,51 @@ fn the_agent_answers_those_who_may_ask_and_nobody_else() {
         }
     });
 }
+
+#[test]
+fn the_agent_knows_accounts_by_their_tokens() {
+    on_a_node(async |lab| {
+        let accounts = "/api/v1/namespaces/default/serviceaccounts";
+        let named = |name: &str| json!({ "metadata": { "name": name } });
+        let token = async |name: &str, audiences: &[&str]| {
+            let spec = json!({ "spec": { "audiences": audiences, "expirationSeconds": 3600 } });
+            let answer = lab.http.post(&format!("{accounts}/{name}/token"), &spec).await;
+            answer.expect(201)["status"]["token"].as_str().unwrap().to_owned()
+        };
+        for name in ["reader", "other"] {
+            lab.http.post(accounts, &named(name)).await.expect(201);
+        }
+        let binding = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": { "name": "reader" },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:pointsman-sli" },
+            "subjects": [{ "kind": "ServiceAccount", "namespace": "default", "name": "reader" }],
+        });
+        let bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+        lab.http.post(bindings, &binding).await.expect(201);
+        let ask = async |token: &str, path: &str| {
+            let mut command = tokio::process::Command::new("curl");
+            command.args(["-sk", "-o", "/dev/null", "-w", "%{http_code}"]);
+            command.args(["-H", &format!("Authorization: Bearer {token}")]);
+            let answer = command.arg(lab.agent_url(path)).output().await.unwrap();
+            String::from_utf8(answer.stdout).unwrap()
+        };
+        let reader = token("reader", &[]).await;
+        for (token, path, code) in [
+            (reader.clone(), "/metrics", "200"),
+            (reader.clone(), "/pods", "403"),
+            (reader.clone(), "/exec/default/x/c?command=true", "403"),
+            (token("other", &[]).await, "/metrics", "403"),
+            // One for another audience is not for this door.
+            (
+                token("reader", &["pointsman.io/metrics"]).await,
+                "/metrics",
+                "401",
+            ),
+            (format!("{reader}x"), "/metrics", "401"),
+            (String::new(), "/metrics", "401"),
+        ] {
+            assert_eq!(ask(&token, path).await, code, "{path} {}", token.len());
+        }
+        assert!(!lab.agent_log().contains(&reader[..40]), "tokens are in no log");
+    });
+}

@@ -1,6 +1,7 @@
 //! The node agent with real processes, in a network namespace of its own: needs root.
 
 mod containers;
+mod disk;
 mod flood;
 mod lab;
 mod logs;

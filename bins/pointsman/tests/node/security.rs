@@ -56,9 +56,9 @@ fn what_cannot_be_carried_out_is_refused_at_the_pod() {
                 "FLY",
             ),
             (
-                "disk",
-                json!({ "resources": { "limits": { "ephemeral-storage": "1Gi" } } }),
-                "ephemeral-storage",
+                "card",
+                json!({ "resources": { "limits": { "example.com/gpu": "1" } } }),
+                "example.com/gpu",
             ),
         ];
         for (name, fields, word) in cases {

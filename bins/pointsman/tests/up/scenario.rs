@@ -62,6 +62,19 @@ fn rolling_updates_lose_requests_without_the_gate_and_none_with_it() {
 }
 
 #[test]
+fn rolling_updates_of_containers_lose_nothing_with_the_gate() {
+    require_netns!();
+    let cluster = Cluster::start(&["--nodes=2", "--runtime=containerd"]);
+    for gate in ["--gate=on", "--gate=pod-hook"] {
+        let load = ["rolling", "--updates=3", "--replicas=2", "--rate=100", gate];
+        let said = play(&cluster, &load);
+        assert!(said["requests"]["answered"].as_u64().unwrap() > 100, "{said:#}");
+        assert_eq!(said["requests"]["failed"], 0, "{gate}: {said:#}");
+        assert_eq!(said["gates"]["outcomes"], serde_json::json!({ "everywhere": 6 }));
+    }
+}
+
+#[test]
 fn rolling_updates_lose_nothing_when_hooks_ask_the_gate_for_their_pod_or_their_service() {
     require_netns!();
     let cluster = Cluster::start(&["--nodes=2"]);

@@ -91,7 +91,7 @@ impl Evictor {
             .get(&key)
             .filter(|known| known.uid == pod.metadata.uid)
             .map_or(now, |known| known.since);
-        let deadline = match stay(taints, &pod.tolerations) {
+        let deadline = match stay(taints, &pod.common.tolerations) {
             Stay::Forever => None,
             Stay::For(time) => Some(since.saturating_add(time)),
         };

@@ -12,6 +12,8 @@ use std::time::Duration;
 
 /// Grace of a pod that was removed by force: the signal, and little more.
 const FORCED_GRACE: Duration = Duration::from_secs(2);
+/// Grace of a pod that has too much on disk (the kubelet's).
+const EVICTED_GRACE: Duration = Duration::from_secs(1);
 /// Patience with a gate beyond the bound that it was asked to keep.
 const GATE_SLACK: Duration = Duration::from_secs(2);
 
@@ -22,6 +24,8 @@ pub(crate) enum Why {
     Completed,
     /// It was active for too long.
     Deadline,
+    /// It has more on disk than it may.
+    Evicted,
     /// Somebody asked for its end.
     Deleted,
     /// Its object is gone.
@@ -107,7 +111,10 @@ impl Machine {
             self.ending = Some(Ending {
                 why,
                 deleted: matches!(why, Why::Deleted | Why::Vanished),
-                grace: self.grace(),
+                grace: match why {
+                    Why::Evicted => EVICTED_GRACE,
+                    _ => self.grace(),
+                },
                 gate: Gate::Unasked,
                 begun: None,
                 torn: Torn::NotYet {
@@ -146,7 +153,8 @@ impl Machine {
         }
         let Some(ending) = &mut self.ending else { return };
         if let Torn::NotYet { retry_at } = ending.torn
-            && ending.deleted
+            // What has to go because of what it has on disk takes that along.
+            && (ending.deleted || ending.why == Why::Evicted)
             && retry_at <= now.mono
         {
             ending.torn = Torn::Asked;

@@ -1,5 +1,6 @@
 //! What can become known about a pod?
 
+use crate::storage::DiskUse;
 use crate::unit::Exit;
 use jiff::Timestamp;
 use pointsman_probe::Kind;
@@ -24,15 +25,19 @@ pub enum Fact {
     },
     /// The sandbox could not be made.
     SandboxFailed { message: String },
+    /// The sandbox is gone, though nobody asked for that.
+    SandboxLost,
     /// Something about one run of a container.
     Container {
         name: String,
         run: u32,
         fact: ContainerFact,
     },
+    /// So much of the disk the pod uses.
+    DiskUsed(DiskUse),
     /// The gate answered, or failed to.
     GateOpened,
-    /// The sandbox is gone.
+    /// The sandbox was removed.
     TornDown,
     /// The sandbox could not be removed.
     TearDownFailed { message: String },

@@ -18,9 +18,11 @@ mod machine;
 pub mod resolver;
 mod status;
 mod stop;
+mod storage;
 mod unit;
 
 pub use action::{Action, PodEvent};
 pub use fact::{ContainerFact, Fact, Found, FoundContainer, Now};
 pub use machine::{Machine, Probed, Settings};
+pub use storage::DiskUse;
 pub use unit::{Cause, Exit, Role};

@@ -3,7 +3,7 @@
 use crate::action::{Action, PodEvent};
 use crate::ending::{Ending, Gate, Torn, Why};
 use crate::fact::{ContainerFact, Fact, Found, Now};
-use crate::status::Memory;
+use crate::status::{DEADLINE, Memory};
 use crate::stop;
 use crate::unit::{Role, Run, StopReason, Unit, ended, unstarted};
 use jiff::Timestamp;
@@ -35,8 +35,14 @@ pub struct Settings {
 enum Sandbox {
     None,
     Making,
-    Failed { retry_at: Duration },
-    Up { ips: Vec<IpAddr> },
+    Failed {
+        retry_at: Duration,
+    },
+    Up {
+        ips: Vec<IpAddr>,
+    },
+    /// What runs in it has to end before there is another one.
+    Lost,
 }
 
 /// One pod on this node.
@@ -132,7 +138,9 @@ impl Machine {
         }
         // A pod that had ended does not come back, whatever else was found.
         self.final_phase = Some(reported.phase).filter(|phase| phase.is_final());
-        if self.final_phase.is_some() {
+        if self.is_evicted() {
+            self.begin_ending(Why::Evicted);
+        } else if self.final_phase.is_some() {
             self.begin_ending(Why::Completed);
         }
     }
@@ -290,7 +298,9 @@ impl Machine {
                 None
             }
             Fact::SandboxFailed { message } => Some(self.sandbox_failed(message, now)),
+            Fact::SandboxLost => self.sandbox_lost(),
             Fact::Container { name, run, fact } => self.container_fact(&name, run, fact, now),
+            Fact::DiskUsed(used) => self.disk_used(&used),
             Fact::GateOpened => {
                 self.ending.as_mut()?.gate = Gate::Open;
                 None
@@ -350,6 +360,16 @@ impl Machine {
             retry_at: now.mono + wait,
         };
         PodEvent::warning("FailedCreatePodSandBox", message)
+    }
+
+    fn sandbox_lost(&mut self) -> Option<PodEvent> {
+        if !matches!(self.sandbox, Sandbox::Up { .. }) {
+            return None;
+        }
+        self.sandbox = Sandbox::Lost;
+        let message = "Pod sandbox changed, it will be killed and re-created.";
+        let again = self.ending.is_none();
+        again.then(|| PodEvent::normal("SandboxChanged", message.into()))
     }
 
     fn post_start_done(
@@ -421,6 +441,7 @@ impl Machine {
     pub fn step(&mut self, now: Now) -> Vec<Action> {
         if self.ending.is_none() {
             if self.deadline_at.is_some_and(|at| at <= now.mono) {
+                self.memory.verdict = Some((DEADLINE.0, DEADLINE.1.to_owned()));
                 self.begin_ending(Why::Deadline);
             } else if self.is_complete() {
                 self.begin_ending(Why::Completed);
@@ -448,7 +469,14 @@ impl Machine {
             Sandbox::Up { .. } => {}
             Sandbox::Making => return,
             Sandbox::Failed { retry_at } if now.mono < retry_at => return,
-            Sandbox::Failed { .. } | Sandbox::None => {
+            Sandbox::Lost if self.units.iter().any(Unit::is_alive) => {
+                let deadline = now.mono + self.grace();
+                for unit in &mut self.units {
+                    stop::advance(unit, deadline, "Stopping container", now, actions);
+                }
+                return;
+            }
+            Sandbox::Failed { .. } | Sandbox::None | Sandbox::Lost => {
                 self.sandbox = Sandbox::Making;
                 actions.push(Action::MakeSandbox);
                 return;
@@ -512,4 +540,54 @@ fn hook_after_start(unit: &mut Unit, actions: &mut Vec<Action>) {
 
 fn seconds_to_duration(seconds: i64) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::unit::{Cause, Exit};
+    use serde_json::json;
+
+    #[test]
+    fn a_lost_sandbox_is_made_again_once_everything_in_it_has_ended() {
+        let now = Now {
+            wall: Timestamp::UNIX_EPOCH,
+            mono: Duration::from_secs(1),
+        };
+        let pod = json!({ "metadata": { "name": "p", "namespace": "d", "uid": "u" },
+            "spec": { "containers": [{ "name": "c", "image": "i" }] }, "status": { "phase": "Pending" } });
+        let pod: PodManifest = serde_json::from_value(pod).unwrap();
+        let mut machine = Machine::new(&pod, Settings::default(), &Found::default(), now);
+        let up = || Fact::SandboxUp {
+            ips: vec![IpAddr::from([10, 0, 0, 5])],
+        };
+        let start = |run| Action::Start {
+            container: "c".into(),
+            run,
+        };
+        assert_eq!(machine.step(now), [Action::MakeSandbox]);
+        machine.fact(up(), now);
+        assert_eq!(machine.step(now), [start(0)]);
+        machine.fact(ContainerFact::Started { at: now.wall }.about("c", 0), now);
+        let said = machine.fact(Fact::SandboxLost, now).unwrap();
+        assert_eq!((said.reason, machine.ips()), ("SandboxChanged", &[][..]));
+        assert_eq!(machine.fact(Fact::SandboxLost, now), None, "it is said once");
+        let asked = machine.step(now);
+        let stop = Action::Signal {
+            container: "c".into(),
+            run: 0,
+        };
+        assert_eq!(asked.last(), Some(&stop), "nothing is made yet");
+        let exit = ContainerFact::Exited(Exit {
+            code: 143,
+            signal: None,
+            cause: Cause::Ended,
+            at: now.wall,
+            message: String::new(),
+        });
+        machine.fact(exit.about("c", 0), now);
+        assert_eq!(machine.step(now), [Action::MakeSandbox]);
+        machine.fact(up(), now);
+        assert_eq!(machine.step(now), [start(1)]);
+    }
 }

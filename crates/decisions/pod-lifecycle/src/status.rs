@@ -26,7 +26,8 @@ const OURS: [&str; 5] = [
 pub(crate) struct Memory {
     conditions: Vec<(&'static str, bool, Timestamp)>,
     ready_changed: Option<Timestamp>,
-    reason: Option<&'static str>,
+    /// Why the node ended the pod, in one word and a sentence.
+    pub(crate) verdict: Option<(&'static str, String)>,
 }
 
 impl Memory {
@@ -38,7 +39,10 @@ impl Memory {
         Self {
             conditions: reported.conditions.iter().filter_map(known).collect(),
             ready_changed: None,
-            reason: (reported.reason == DEADLINE.0).then_some(DEADLINE.0),
+            verdict: [DEADLINE.0, EVICTED]
+                .into_iter()
+                .find(|reason| reported.reason == *reason)
+                .map(|reason| (reason, reported.message.clone())),
         }
     }
 
@@ -58,7 +62,8 @@ impl Memory {
     }
 }
 
-const DEADLINE: (&str, &str) = (
+pub(crate) const EVICTED: &str = "Evicted";
+pub(crate) const DEADLINE: (&str, &str) = (
     "DeadlineExceeded",
     "Pod was active on the node longer than the specified deadline",
 );
@@ -99,12 +104,7 @@ impl Machine {
         };
         let (init, containers) = (statuses(init), statuses(containers));
         let conditions = self.conditions(phase);
-        let late = self.memory.reason.is_some()
-            || self
-                .ending
-                .as_ref()
-                .is_some_and(|ending| ending.why == Why::Deadline);
-        let (reason, message) = if late { DEADLINE } else { ("", "") };
+        let (reason, message) = self.memory.verdict.clone().unwrap_or_default();
         PodStatus {
             phase,
             reason,
@@ -127,7 +127,8 @@ impl Machine {
             && !self.any_alive()
         {
             let well = |unit: &Unit| unit.ended().is_some_and(|ended| ended.code == 0);
-            let succeeded = ending.why != Why::Deadline && self.mains().all(well);
+            let cut_short = matches!(ending.why, Why::Deadline | Why::Evicted);
+            let succeeded = !cut_short && self.mains().all(well);
             return if succeeded {
                 Phase::Succeeded
             } else {

@@ -7,7 +7,7 @@ use pointsman_objects::pod::Phase;
 use pointsman_objects::pod_manifest::PodManifest;
 use pointsman_objects::pod_status::PodStatus;
 use pointsman_pod_lifecycle::{
-    Action, Cause, ContainerFact, Exit, Fact, Found, FoundContainer, Machine, Now, Settings,
+    Action, Cause, ContainerFact, DiskUse, Exit, Fact, Found, FoundContainer, Machine, Now, Settings,
 };
 use pointsman_probe::Kind;
 use proptest::prelude::*;
@@ -52,7 +52,8 @@ impl World {
                 "containers": [
                     {"name": "a", "image": "host", "readinessProbe": probe, "livenessProbe": probe,
                      "lifecycle": {"preStop": hook}},
-                    {"name": "b", "image": "host", "lifecycle": {"postStart": hook}},
+                    {"name": "b", "image": "host", "lifecycle": {"postStart": hook},
+                     "resources": {"limits": {"ephemeral-storage": "1Mi"}}},
                 ],
             },
             "status": {"phase": "Pending"},
@@ -102,8 +103,9 @@ impl World {
             !self.deleted,
             "{container} was started although the pod is deleted"
         );
-        let ended = self.last.as_ref().is_some_and(|status| status.phase.is_final());
-        assert!(!ended, "{container} was started although the pod has ended");
+        let over = |status: &PodStatus| status.phase.is_final() || status.reason == "Evicted";
+        let over = self.last.as_ref().is_some_and(over);
+        assert!(!over, "{container} was started although the pod has ended");
         assert!(!self.alive.contains_key(container), "{container} runs already");
         let starting =
             |action: &Action| matches!(action, Action::Start { container: other, .. } if other == container);
@@ -307,6 +309,13 @@ impl World {
             }
             Choice::Wait(seconds) => self.now += Duration::from_secs(seconds),
             Choice::Delete(grace) => self.delete(grace),
+            Choice::FillDisk => {
+                let containers = [("b".into(), 2 << 20)].into();
+                self.fact(Fact::DiskUsed(DiskUse {
+                    containers,
+                    ..DiskUse::default()
+                }));
+            }
             Choice::RestartAgent(happened) => self.restart_agent(happened),
         }
         self.step();
@@ -321,6 +330,7 @@ enum Choice {
     Wait(u64),
     Delete(u64),
     RestartAgent(bool),
+    FillDisk,
 }
 
 fn choices(with_end: bool) -> impl Strategy<Value = Choice> {
@@ -336,6 +346,7 @@ fn choices(with_end: bool) -> impl Strategy<Value = Choice> {
         4 => probe.prop_map(|(which, kind, healthy)| Choice::Probe(which, kind, healthy)),
         3 => (0..40u64).prop_map(Choice::Wait),
         1 => any::<bool>().prop_map(Choice::RestartAgent),
+        1 => Just(Choice::FillDisk),
         u32::from(with_end) => prop_oneof![(0..40u64), Just(i64::MAX as u64)].prop_map(Choice::Delete),
     ]
 }

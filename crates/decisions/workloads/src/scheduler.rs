@@ -78,9 +78,9 @@ fn take_one<K: Eq + Hash>(counts: &mut HashMap<K, usize>, key: &K) {
 pub fn is_pending(pod: &Pod) -> bool {
     pod.node_name.as_deref().is_none()
         && pod.is_active()
-        && !pod.scheduling_gated
+        && !pod.common.scheduling_gated
         && matches!(
-            pod.scheduler_name.as_deref(),
+            pod.common.scheduler_name.as_deref(),
             None | Some("" | "default-scheduler")
         )
 }
@@ -156,10 +156,16 @@ fn refusal(pod: &Pod, node: &Node, load: &Load) -> Option<String> {
 pub(crate) fn selects(pod: &Pod, node: &Node) -> bool {
     let labels = &node.metadata.labels;
     let selected = pod
+        .common
         .node_selector
         .iter()
         .all(|(key, value)| labels.get(key) == Some(value));
-    selected && pod.node_affinity.as_ref().is_none_or(|terms| affine(terms, node))
+    selected
+        && pod
+            .common
+            .node_affinity
+            .as_ref()
+            .is_none_or(|terms| affine(terms, node))
 }
 
 fn affine(terms: &[NodeSelectorTerm], node: &Node) -> bool {
@@ -178,5 +184,8 @@ fn affine(terms: &[NodeSelectorTerm], node: &Node) -> bool {
 
 /// Whether a pod tolerates a taint.
 pub(crate) fn tolerates(pod: &Pod, taint: &Taint) -> bool {
-    pod.tolerations.iter().any(|toleration| toleration.covers(taint))
+    pod.common
+        .tolerations
+        .iter()
+        .any(|toleration| toleration.covers(taint))
 }

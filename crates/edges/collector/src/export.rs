@@ -51,91 +51,7 @@ pub fn recording_rules() -> String {
         ));
     }
     out.push_str("- name: pointsman-alerts\n  rules:\n");
-    let alerts = [
-        (
-            "NetworkProgrammingSlow",
-            "pointsman_sli_network_programming_seconds{form=\"pooled\",quantile=\"0.99\"} > on () group_left () pointsman_sli_objective_seconds",
-            "15m",
-            "More than 1 % of the samples of the last five minutes exceed the objective, for 15 minutes now.",
-        ),
-        (
-            "NetworkProgrammerSilent",
-            "sum(pointsman_sli_programmers{state=~\"silent|stalled\"}) > 0",
-            "1m",
-            "The service proxy of a node says nothing or makes no progress although its Node is reachable; the node \
-             forwards by old rules.",
-        ),
-        (
-            "NetworkProgrammersLagging",
-            "pointsman_sli_programmers_lagging > 0",
-            "5m",
-            "At every moment of the last five minutes a node lacked a change for more than 250 ms, or said nothing.",
-        ),
-        (
-            "NetworkProgrammingUnmeasured",
-            "pointsman_sli_coverage_ratio{form=\"pooled\"} < 0.9",
-            "15m",
-            "Samples cover less than 90 % of the time of all programmers: what is reported may miss the slow ones.",
-        ),
-        (
-            "ShutdownGateTimesOut",
-            "increase(pointsman_gate_opened_total{outcome=\"bound\"}[15m]) > 0",
-            "0m",
-            "A pod was stopped because its wait at the gate was over: nodes may still have sent connections to it.",
-        ),
-        (
-            // A single failure is over when the five minutes that it counts in are.
-            "ProxySyncFails",
-            "increase(kubeproxy_sync_proxy_rules_nftables_sync_failures_total[5m]) > 0 or \
-             increase(kubeproxy_sync_proxy_rules_iptables_restore_failures_total[5m]) > 0",
-            "6m",
-            "Rules are refused on {{ $labels.instance }} again and again, and the node forwards by older ones; the proxy's \
-             log names what was refused.",
-        ),
-        (
-            "PartialRestoreFailed",
-            "increase(kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total[15m]) > 0",
-            "0m",
-            "A partial sync was refused on {{ $labels.instance }} and a full one followed; unless another program flushed \
-             rules there, switch MinimizeIPTablesRestore off.",
-        ),
-        (
-            "ProxyRulesDiverged",
-            "increase(pointsman_proxy_divergences_total[15m]) > 0",
-            "0m",
-            "Partial syncs on {{ $labels.instance }} led elsewhere than a full one, which has put it right; switch \
-             MinimizeIPTablesRestore off and report it.",
-        ),
-        (
-            "ProxyRulesRepaired",
-            "increase(pointsman_proxy_repairs_total[15m]) > 0",
-            "0m",
-            "Another program changed rules of pointsman-proxy on {{ $labels.instance }}, which were wrong until they were put \
-             right; find out which one (a firewall that flushes, a kube-proxy that came back).",
-        ),
-        (
-            "RightMissing",
-            "pointsman_missing_rights > 0",
-            "1m",
-            "Rights that the API server refuses to the role on {{ $labels.instance }}: {{ $value }}. Nothing that needs them works; \
-             its log names them. Apply the manifests of the version that runs.",
-        ),
-        (
-            "KubeProxyBehind",
-            "pointsman_proxy_observed_behind_services > 0",
-            "1m",
-            "Services about which kube-proxy's rules on {{ $labels.instance }} have not said for a minute what they must: \
-             {{ $value }}. The event ServiceProxyBehind of the Node names one.",
-        ),
-        (
-            "SecondServiceProxy",
-            "pointsman_proxy_second_writer > 0",
-            "1m",
-            "kube-proxy in {{ $labels.mode }} mode writes rules on {{ $labels.instance }} beside pointsman-proxy; remove one of \
-             the two (kubeadm upgrade brings kube-proxy's DaemonSet back).",
-        ),
-    ];
-    for (name, expr, wait, summary) in alerts {
+    for (name, expr, wait, summary) in ALERTS {
         out.push_str(&format!(
             "  - alert: {name}\n    expr: >-\n      {expr}\n    for: {wait}\n    labels:\n      severity: warning\n    \
              annotations:\n      summary: {summary:?}\n",
@@ -143,6 +59,92 @@ pub fn recording_rules() -> String {
     }
     out
 }
+
+/// Name, expression, how long it has to hold, and what it says.
+const ALERTS: [(&str, &str, &str, &str); 12] = [
+    (
+        "NetworkProgrammingSlow",
+        "pointsman_sli_network_programming_seconds{form=\"pooled\",quantile=\"0.99\"} > on () group_left () pointsman_sli_objective_seconds",
+        "15m",
+        "More than 1 % of the samples of the last five minutes exceed the objective, for 15 minutes now.",
+    ),
+    (
+        "NetworkProgrammerSilent",
+        "sum(pointsman_sli_programmers{state=~\"silent|stalled\"}) > 0",
+        "1m",
+        "The service proxy of a node says nothing or makes no progress although its Node is reachable; the node \
+         forwards by old rules.",
+    ),
+    (
+        "NetworkProgrammersLagging",
+        "pointsman_sli_programmers_lagging > 0",
+        "5m",
+        "At every moment of the last five minutes a node lacked a change for more than 250 ms, or said nothing.",
+    ),
+    (
+        "NetworkProgrammingUnmeasured",
+        "pointsman_sli_coverage_ratio{form=\"pooled\"} < 0.9",
+        "15m",
+        "Samples cover less than 90 % of the time of all programmers: what is reported may miss the slow ones.",
+    ),
+    (
+        "ShutdownGateTimesOut",
+        "increase(pointsman_gate_opened_total{outcome=\"bound\"}[15m]) > 0",
+        "0m",
+        "A pod was stopped because its wait at the gate was over: nodes may still have sent connections to it.",
+    ),
+    (
+        // A single failure is over when the five minutes that it counts in are.
+        "ProxySyncFails",
+        "increase(kubeproxy_sync_proxy_rules_nftables_sync_failures_total[5m]) > 0 or \
+         increase(kubeproxy_sync_proxy_rules_iptables_restore_failures_total[5m]) > 0",
+        "6m",
+        "Rules are refused on {{ $labels.instance }} again and again, and the node forwards by older ones; the proxy's \
+         log names what was refused.",
+    ),
+    (
+        "PartialRestoreFailed",
+        "increase(kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total[15m]) > 0",
+        "0m",
+        "A partial sync was refused on {{ $labels.instance }} and a full one followed; unless another program flushed \
+         rules there, switch MinimizeIPTablesRestore off.",
+    ),
+    (
+        "ProxyRulesDiverged",
+        "increase(pointsman_proxy_divergences_total[15m]) > 0",
+        "0m",
+        "Partial syncs on {{ $labels.instance }} led elsewhere than a full one, which has put it right; switch \
+         MinimizeIPTablesRestore off and report it.",
+    ),
+    (
+        "ProxyRulesRepaired",
+        "increase(pointsman_proxy_repairs_total[15m]) > 0",
+        "0m",
+        "Another program changed rules of pointsman-proxy on {{ $labels.instance }}, which were wrong until they were put \
+         right; find out which one (a firewall that flushes, a kube-proxy that came back).",
+    ),
+    (
+        "RightMissing",
+        "pointsman_missing_rights > 0",
+        "1m",
+        "Rights that the API server refuses to the role on {{ $labels.instance }}: {{ $value }}. Nothing that needs them works; \
+         its log names them. Apply the manifests of the version that runs.",
+    ),
+    (
+        "KubeProxyBehind",
+        "pointsman_proxy_observed_behind_services > 0",
+        "1m",
+        "Services about which kube-proxy's rules on {{ $labels.instance }} have not said for a minute what they must: \
+         {{ $value }}. The event ServiceProxyBehind of the Node names one.",
+    ),
+    (
+        "SecondServiceProxy",
+        "pointsman_proxy_second_writer > 0",
+        "1m",
+        "kube-proxy in {{ $labels.mode }} mode writes rules on {{ $labels.instance }} beside pointsman-proxy; remove one of \
+         the two (kubeadm upgrade brings kube-proxy's DaemonSet back).",
+    ),
+];
 
 #[cfg(test)]
 mod tests {

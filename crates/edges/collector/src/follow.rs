@@ -2,6 +2,9 @@
 //!
 //! A task reads the watermark stream and connects again when it ends. Another reads clock and metrics
 //! from time to time. A programmer without a stream is a plain kube-proxy: only its metrics are read.
+//!
+//! What a task may ever wait for is part of it as long as it lives, and there are two tasks for each of thousands of
+//! programmers: questions, which are large and short, are boxed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -152,7 +155,7 @@ pub(crate) async fn scrape(
                 return;
             }
         }
-        let text = target.get("/metrics", METRICS, SCRAPE).await;
+        let text = Box::pin(target.get("/metrics", METRICS, SCRAPE)).await;
         drop(turn);
         let seen = Observation::Metrics {
             who: who.clone(),
@@ -182,11 +185,11 @@ async fn read_lines(
     observed: &mpsc::Sender<Observation>,
     observation: impl Fn(Vec<(Key, Report)>, u64) -> Observation,
 ) -> Ended {
-    let mut answer = match target.open(path, CONNECT).await {
+    let (status, mut stream) = match Box::pin(target.follow(path, CONNECT)).await {
         Ok(answer) => answer,
         Err(error) => return Ended::Failed(error.to_string()),
     };
-    match answer.status.as_u16() {
+    match status.as_u16() {
         200 => {}
         404 | 405 | 501 => return Ended::Plain,
         status => return Ended::Failed(format!("{path} answers with status {status}")),
@@ -195,7 +198,7 @@ async fn read_lines(
     let mut last = Key::from("");
     loop {
         let (mut lines, mut malformed) = (Vec::new(), 0);
-        let more = answer.lines(|text| match watermark::decode(text) {
+        let more = stream.next(|text| match watermark::decode(text) {
             Some(Line { node, report }) => {
                 if *last != *node {
                     last = Key::from(&*node);
@@ -219,9 +222,8 @@ async fn read_lines(
 /// The other clock, read halfway between question and answer; wrong by at most half the round trip.
 async fn read_clock(target: &Target) -> Option<(i64, Duration)> {
     let asked = (now(), Instant::now());
-    let answer = target
-        .get(clock::PATH, clock::LONGEST, Duration::from_secs(2))
-        .await;
+    let answer = target.get(clock::PATH, clock::LONGEST, Duration::from_secs(2));
+    let answer = Box::pin(answer).await;
     let round_trip = asked.1.elapsed();
     let there = clock::decode(&answer.ok()?)?;
     Some((there.0 - asked.0.after(round_trip / 2).0, round_trip))
@@ -229,4 +231,19 @@ async fn read_clock(target: &Target) -> Option<(i64, Duration)> {
 
 fn backoff() -> Backoff {
     Backoff::new(Duration::from_millis(100), Duration::from_secs(5))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tasks_of_a_programmer_take_little_memory() {
+        let (who, target) = (Key::from("n1"), Target::parse("http://127.0.0.1:1").unwrap());
+        let (sender, _receiver) = mpsc::channel(1);
+        let stream = stream(who.clone(), target.clone(), sender.clone());
+        let scrape = scrape(who, target, SCRAPE, Arc::new(Semaphore::new(1)), sender);
+        let sizes = (size_of_val(&stream), size_of_val(&scrape));
+        assert!(sizes.0 <= 2500 && sizes.1 <= 1000, "{sizes:?} bytes");
+    }
 }

@@ -12,13 +12,13 @@ mod reviews;
 mod shown;
 mod tls;
 
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderValue, Request, Response, StatusCode, header};
 use pointsman_api_client::Client;
 use pointsman_http::{Body, Peer, text};
-use reviews::{Reviews, User};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+pub use reviews::{Reviews, Right, User};
 pub use shown::Shown;
 pub use tls::TlsError;
 
@@ -71,7 +71,7 @@ impl Guard {
                 address.ip(),
                 settings.client_ca.as_deref(),
             )?),
-            reviews: Some(Reviews::new(client.clone())),
+            reviews: Some(Reviews::new(client.clone(), Some(AUDIENCE))),
         }))
     }
 
@@ -105,53 +105,26 @@ impl Visitor {
         if OPEN.contains(&path) {
             return None;
         }
-        let user = match (&self.user, bearer(request.headers())) {
-            (Some(user), _) => Some(user.clone()),
-            (None, Some(token)) => reviews.user(token).await,
-            (None, None) => None,
+        let Some(user) = reviews.who(self.user.as_ref(), request.headers()).await else {
+            return Some(unknown());
         };
-        let Some(user) = user else {
-            let mut refusal = text(
-                StatusCode::UNAUTHORIZED,
-                "a token or a client certificate is needed",
-            );
-            let ask = HeaderValue::from_static("Bearer");
-            refusal.headers_mut().insert(header::WWW_AUTHENTICATE, ask);
-            return Some(refusal);
-        };
-        let verb = request.method().as_str().to_ascii_lowercase();
-        if reviews.allows(&user, &verb, path).await {
+        let (verb, path) = (request.method().as_str().to_ascii_lowercase(), path.to_owned());
+        let right = Right::Path { verb, path };
+        if reviews.allows(&user, &right).await {
             return None;
         }
-        let why = format!("user {:?} may not {verb} {path}", user.name);
+        let why = format!("user {:?} may not {right}", user.name);
         Some(text(StatusCode::FORBIDDEN, why))
     }
 }
 
-/// The token in a request's head.
-fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-    let (scheme, token) = value.split_once(' ')?;
-    let token = token.trim();
-    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_bearer_tokens_are_taken_for_tokens() {
-        let of = |value: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert(header::AUTHORIZATION, value.parse().unwrap());
-            bearer(&headers).map(str::to_owned)
-        };
-        assert_eq!(of("Bearer abc").as_deref(), Some("abc"));
-        assert_eq!(of("bearer abc").as_deref(), Some("abc"));
-        for none in ["Bearer", "Bearer ", "Basic abc", "abc"] {
-            assert_eq!(of(none), None, "{none}");
-        }
-        assert_eq!(bearer(&HeaderMap::new()), None);
-    }
+/// The answer to somebody who is not recognized.
+pub fn unknown() -> Response<Body> {
+    let mut refusal = text(
+        StatusCode::UNAUTHORIZED,
+        "a token or a client certificate is needed",
+    );
+    let ask = HeaderValue::from_static("Bearer");
+    refusal.headers_mut().insert(header::WWW_AUTHENTICATE, ask);
+    refusal
 }

@@ -1,11 +1,13 @@
 //! What does the API server say of a token, and of a user?
 
-use crate::AUDIENCE;
+use http::{HeaderMap, header};
 use pointsman_api_client::{Client, Resource};
 use rustls::pki_types::CertificateDer;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -20,13 +22,15 @@ const MOST: usize = 1024;
 /// Longer ones are nobody's token.
 const LONGEST_TOKEN: usize = 16 << 10;
 
-/// Somebody who was recognized.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+/// Somebody who was recognized, with everything that rights may depend on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(default)]
-pub(crate) struct User {
-    #[serde(rename = "username")]
+pub struct User {
+    #[serde(rename(deserialize = "username", serialize = "user"))]
     pub name: String,
-    groups: Vec<String>,
+    pub groups: Vec<String>,
+    uid: String,
+    extra: BTreeMap<String, Vec<String>>,
 }
 
 impl User {
@@ -38,15 +42,72 @@ impl User {
         let groups = subject.iter_organization();
         let groups = groups.filter_map(|group| Some(group.as_str().ok()?.to_owned()));
         let groups = groups.chain(["system:authenticated".to_owned()]).collect();
-        (!name.is_empty()).then_some(Self { name, groups })
+        let (uid, extra) = Default::default();
+        let user = Self {
+            name,
+            groups,
+            uid,
+            extra,
+        };
+        (!user.name.is_empty()).then_some(user)
+    }
+}
+
+/// What a user may or may not do.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Right {
+    Path {
+        verb: String,
+        path: String,
+    },
+    /// To a part of a node's agent.
+    Node {
+        verb: &'static str,
+        subresource: &'static str,
+        name: String,
+    },
+}
+
+impl Right {
+    /// What a SubjectAccessReview asks about it.
+    fn attributes(&self) -> (&'static str, Value) {
+        match self {
+            Self::Path { verb, path } => ("nonResourceAttributes", json!({ "verb": verb, "path": path })),
+            Self::Node {
+                verb,
+                subresource,
+                name,
+            } => (
+                "resourceAttributes",
+                json!({
+                    "verb": verb, "version": "v1", "resource": "nodes",
+                    "subresource": subresource, "name": name,
+                }),
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Right {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path { verb, path } => write!(f, "{verb} {path}"),
+            Self::Node {
+                verb,
+                subresource,
+                name,
+            } => write!(f, "{verb} nodes/{subresource} of node {name:?}"),
+        }
     }
 }
 
 /// Asks, and remembers for a while.
-pub(crate) struct Reviews {
+pub struct Reviews {
     client: Client,
-    users: Memory<String, Option<User>>,
-    rights: Memory<(User, String, String), bool>,
+    audience: Option<&'static str>,
+    /// By their digest: a token is long, and nothing to keep.
+    users: Memory<[u8; 32], Option<User>>,
+    rights: Memory<(User, Right), bool>,
 }
 
 #[derive(Default, Deserialize)]
@@ -76,30 +137,45 @@ struct AccessStatus {
 }
 
 impl Reviews {
-    pub fn new(client: Client) -> Self {
+    /// Besides tokens for the API server, those for an audience of its own are accepted.
+    pub fn new(client: Client, audience: Option<&'static str>) -> Self {
         Self {
             client,
+            audience,
             users: Memory::default(),
             rights: Memory::default(),
         }
     }
 
+    /// Who asks: the user of the connection's certificate, or of the request's token.
+    pub async fn who(&self, certificate: Option<&User>, head: &HeaderMap) -> Option<User> {
+        match (certificate, bearer(head)) {
+            (Some(user), _) => Some(user.clone()),
+            (None, Some(token)) => self.user(token).await,
+            (None, None) => None,
+        }
+    }
+
     /// Whose token it is.
-    pub async fn user(&self, token: &str) -> Option<User> {
+    async fn user(&self, token: &str) -> Option<User> {
         if token.len() > LONGEST_TOKEN {
             return None;
         }
-        if let Some(known) = self.users.get(&token.to_owned(), Instant::now()) {
+        let digest = Sha256::digest(token).into();
+        if let Some(known) = self.users.get(&digest, Instant::now()) {
             return known;
         }
         // Tokens that are made for us come first; others are for the API server itself.
-        let user = match self.review_token(token, &[AUDIENCE]).await? {
+        let own = match self.audience {
+            Some(audience) => self.review_token(token, &[audience]).await?,
+            None => None,
+        };
+        let user = match own {
             Some(user) => Some(user),
             None => self.review_token(token, &[]).await?,
         };
         let keep = if user.is_some() { TOKEN } else { NO };
-        self.users
-            .put(token.to_owned(), user.clone(), Instant::now() + keep);
+        self.users.put(digest, user.clone(), Instant::now() + keep);
         user
     }
 
@@ -116,16 +192,15 @@ impl Reviews {
         Some((status.authenticated && fits && !status.user.name.is_empty()).then_some(status.user))
     }
 
-    /// Whether a user may read a path.
-    pub async fn allows(&self, user: &User, verb: &str, path: &str) -> bool {
-        let question = (user.clone(), verb.to_owned(), path.to_owned());
+    /// Whether a user has a right.
+    pub async fn allows(&self, user: &User, right: &Right) -> bool {
+        let question = (user.clone(), right.clone());
         if let Some(known) = self.rights.get(&question, Instant::now()) {
             return known;
         }
-        let spec = json!({
-            "user": user.name, "groups": user.groups,
-            "nonResourceAttributes": { "verb": verb, "path": path },
-        });
+        let (field, attributes) = right.attributes();
+        let mut spec = json!(user);
+        spec[field] = attributes;
         let review = self.ask("authorization.k8s.io", "SubjectAccessReview", spec);
         let Some(AccessReview { status }) = review.await else {
             return false;
@@ -155,6 +230,14 @@ impl Reviews {
             }
         }
     }
+}
+
+/// The token in a request's head.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
 /// What was answered, until it is asked again.
@@ -198,5 +281,20 @@ mod tests {
             memory.put(key, true, now + YES);
         }
         assert!(memory.0.lock().unwrap().len() <= MOST);
+    }
+
+    #[test]
+    fn only_bearer_tokens_are_taken_for_tokens() {
+        let of = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::AUTHORIZATION, value.parse().unwrap());
+            bearer(&headers).map(str::to_owned)
+        };
+        assert_eq!(of("Bearer abc").as_deref(), Some("abc"));
+        assert_eq!(of("bearer abc").as_deref(), Some("abc"));
+        for none in ["Bearer", "Bearer ", "Basic abc", "abc"] {
+            assert_eq!(of(none), None, "{none}");
+        }
+        assert_eq!(bearer(&HeaderMap::new()), None);
     }
 }

@@ -1,7 +1,7 @@
 //! How is another role asked over HTTP?
 //!
-//! One connection per question. The reader of the answer drives the connection itself, so that a stream
-//! costs no task of its own: the collector follows thousands of them.
+//! One connection per question. The reader of the answer drives the connection itself, so that it costs no task of its
+//! own.
 
 use std::error::Error;
 use std::fmt;
@@ -35,8 +35,6 @@ use crate::unverified::{CertificateFiles, Proof, unverified, with_any_certificat
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long a server may take until the head of its answer to a request that is passed on.
 const ANSWER: Duration = Duration::from_secs(30);
-/// Longest line of a stream.
-const LINE: usize = 64 << 10;
 
 /// Text that is no URL that can be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -52,6 +50,8 @@ pub enum ClientError {
     BadRequest(String, http::Error),
     #[error("cannot read the answer of {0}: {1}")]
     BadAnswer(String, hyper::Error),
+    #[error("lost the connection to {0}: {1}")]
+    Lost(String, std::io::Error),
     #[error("{0} does not speak plain HTTP: it may want TLS, and to know who asks")]
     NotPlain(String),
     #[error("no answer from {0} within {1:?}")]
@@ -66,7 +66,7 @@ impl ClientError {
     /// What kind of failure of the network it is; an answer that was cut off or is none is `InvalidData`.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Unreachable(_, error) => error.kind(),
+            Self::Unreachable(_, error) | Self::Lost(_, error) => error.kind(),
             Self::TimedOut(..) => ErrorKind::TimedOut,
             Self::NotPlain(_) => ErrorKind::InvalidData,
             Self::BadAnswer(_, error) => {
@@ -89,7 +89,7 @@ pub struct Target {
     prefix: String,
     tls: Option<Arc<ClientConfig>>,
     shown: Option<Arc<Shown>>,
-    read_buffer: Option<usize>,
+    pub(crate) read_buffer: Option<usize>,
 }
 
 /// What opens servers that ask who we are. Files are read anew for every connection: they are replaced in time.
@@ -274,7 +274,7 @@ impl Target {
         self.bounded(ANSWER, asked).await
     }
 
-    async fn bounded<T>(
+    pub(crate) async fn bounded<T>(
         &self,
         within: Duration,
         work: impl Future<Output = Result<T, ClientError>>,
@@ -295,10 +295,7 @@ impl Target {
         body: Full<Bytes>,
     ) -> Result<Answer, ClientError> {
         let authority = self.authority();
-        let target = match (self.prefix.as_str(), path) {
-            ("", "") => "/".to_owned(),
-            (prefix, path) => format!("{prefix}{path}"),
-        };
+        let target = self.path(path);
         let (stream, token) = self.connected().await?;
         let mut request = Request::builder()
             .method(method)
@@ -334,11 +331,17 @@ impl Target {
             response,
             connection,
             authority,
-            rest: Vec::new(),
         })
     }
 
-    async fn connected(&self) -> Result<(Stream, Option<String>), ClientError> {
+    pub(crate) fn path(&self, path: &str) -> String {
+        match (self.prefix.as_str(), path) {
+            ("", "") => "/".to_owned(),
+            (prefix, path) => format!("{prefix}{path}"),
+        }
+    }
+
+    pub(crate) async fn connected(&self) -> Result<(Stream, Option<String>), ClientError> {
         timeout(CONNECT, self.connect())
             .await
             .unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
@@ -414,9 +417,9 @@ pub enum GetError {
     Client(#[from] ClientError),
 }
 
-trait Io: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {}
+pub(crate) trait Io: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin> Io for T {}
-type Stream = Box<dyn Io>;
+pub(crate) type Stream = Box<dyn Io>;
 type Connection = http1::Connection<TokioIo<Stream>, Full<Bytes>>;
 
 /// An answer whose body is still arriving.
@@ -427,31 +430,9 @@ pub struct Answer {
     /// None once it has ended.
     connection: Option<Connection>,
     authority: String,
-    rest: Vec<u8>,
 }
 
 impl Answer {
-    /// Hands every complete line that has come to `take`, or waits for one; false at the end.
-    pub async fn lines(&mut self, mut take: impl FnMut(&[u8])) -> Result<bool, ClientError> {
-        loop {
-            if let Some(end) = self.rest.iter().rposition(|byte| *byte == b'\n') {
-                for line in self.rest[..end].split(|byte| *byte == b'\n') {
-                    take(line);
-                }
-                self.rest.drain(..=end);
-                self.rest.shrink_to(LINE / 64);
-                return Ok(true);
-            }
-            if self.rest.len() > LINE {
-                return Err(ClientError::TooLong(self.authority.clone(), LINE));
-            }
-            match self.chunk().await? {
-                Some(chunk) => self.rest.extend_from_slice(&chunk),
-                None => return Ok(false),
-            }
-        }
-    }
-
     /// The answer for somebody else to read; its connection gets a task of its own.
     pub fn into_response(self) -> Response<Incoming> {
         if let Some(connection) = self.connection {
@@ -540,20 +521,7 @@ mod tests {
                 stream.flush().await.unwrap();
             }
         });
-        target.reading_little()
-    }
-
-    #[tokio::test]
-    async fn lines_come_whole_however_they_are_cut() {
-        let target = answering(&["HTTP/1.1 200 OK\r\nx: y\r\n", "\r\none\ntw", "o\nthree"]).await;
-        let mut answer = target.open("/watermark", SOON).await.unwrap();
-        let mut lines = Vec::new();
-        while answer
-            .lines(|line| lines.push(String::from_utf8_lossy(line).into_owned()))
-            .await
-            .unwrap()
-        {}
-        assert_eq!(lines, ["one", "two"], "a last line without an end was cut off");
+        target
     }
 
     #[tokio::test]

@@ -9,6 +9,7 @@ mod questions;
 pub(crate) use questions::{FoundLog, LogError, Question};
 
 use crate::clock::{Clock, timestamp};
+use crate::disk;
 use crate::gate::{WaitOutcome, Waited};
 use crate::metrics::Metrics;
 use crate::pod::{Managed, Sent};
@@ -28,6 +29,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::MissedTickBehavior;
 
 /// Something that happened.
 pub(crate) enum Input {
@@ -80,6 +83,8 @@ pub(crate) struct Agent {
     refresh: Duration,
     /// What the node has for its pods.
     room: Room,
+    /// Somebody looks how much pods have on disk.
+    looking: Option<JoinHandle<()>>,
 }
 
 impl Agent {
@@ -110,6 +115,7 @@ impl Agent {
             synced: false,
             refresh,
             room,
+            looking: None,
         }
     }
 
@@ -122,7 +128,9 @@ impl Agent {
         mut stopping: watch::Receiver<bool>,
     ) {
         let mut refresh = tokio::time::interval(self.refresh);
-        refresh.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        refresh.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut disks = tokio::time::interval(disk::INTERVAL);
+        disks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let wake = self.wakes.first().map(|(at, _)| self.clock.instant(*at));
             let idle = async {
@@ -139,6 +147,7 @@ impl Agent {
                 Some(input) = inputs.recv() => self.take(input),
                 () = idle => self.wake(),
                 _ = refresh.tick() => self.refresh_volumes(),
+                _ = disks.tick() => self.look_at_disks(),
             }
         }
     }
@@ -150,6 +159,22 @@ impl Agent {
             if made_of_objects && !pod.machine.ips().is_empty() && !pod.machine.is_ending() {
                 self.tools.refresh(pod.job(uid));
             }
+        }
+    }
+
+    /// Has somebody look how much pods with limits have on disk, unless one still looks.
+    fn look_at_disks(&mut self) {
+        if self
+            .looking
+            .as_ref()
+            .is_some_and(|looking| !looking.is_finished())
+        {
+            return;
+        }
+        let limited = self.pods.iter().filter(|(_, pod)| pod.machine.has_disk_limits());
+        let limited: Vec<_> = limited.map(|(uid, _)| uid.clone()).collect();
+        if !limited.is_empty() {
+            self.looking = Some(tokio::spawn(disk::look(self.tools.clone(), limited)));
         }
     }
 
@@ -359,6 +384,9 @@ impl Agent {
 
     fn happened(&mut self, event: RuntimeEvent) {
         let (id, fact) = match event {
+            RuntimeEvent::SandboxLost { pod } => {
+                return self.fact(&Arc::from(pod.as_str()), Fact::SandboxLost);
+            }
             RuntimeEvent::Started { container, at } => {
                 let at = timestamp(at);
                 (container, ContainerFact::Started { at })

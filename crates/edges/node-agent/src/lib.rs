@@ -13,6 +13,7 @@
 mod agent;
 mod clock;
 mod config;
+mod disk;
 pub mod gate;
 mod heartbeat;
 mod host;

@@ -8,6 +8,7 @@ use pointsman_probe_io::{
 use pointsman_runtime::{ExecEnd, Runtime, RuntimeError};
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -19,6 +20,8 @@ use crate::work::chain;
 pub(crate) struct Followed {
     /// Whether it has the pod's probes.
     set: bool,
+    /// Where they go: another sandbox has another address.
+    address: Option<IpAddr>,
     /// Containers that run, and which run.
     running: BTreeMap<String, u32>,
     terminating: bool,
@@ -85,10 +88,10 @@ impl Probing {
             if known.running.contains_key(probed.container) {
                 continue;
             }
-            if !known.set {
-                known.set = true;
-                self.prober
-                    .set_pod(self.reading.pod(pod, machine.ips().first().copied()));
+            let address = machine.ips().first().copied();
+            if !known.set || known.address != address {
+                (known.set, known.address) = (true, address);
+                self.prober.set_pod(self.reading.pod(pod, address));
             }
             known.running.insert(probed.container.to_owned(), probed.run);
             self.runs.set(uid, probed.container, Some(probed.run));

@@ -103,9 +103,9 @@ pub(crate) fn limits(container: &Container) -> Result<Limits, Refused> {
         let mut unknown = names.into_iter().filter(|name| !known.contains(&name.as_str()));
         unknown.next().cloned()
     };
-    if let Some(name) = unknown(limits.keys().collect(), &["cpu", "memory"]) {
+    if let Some(name) = unknown(limits.keys().collect(), &["cpu", "memory", "ephemeral-storage"]) {
         return Err(config_error(format!(
-            "the limit of {name} cannot be enforced: this node limits cpu and memory"
+            "the limit of {name} cannot be enforced: this node limits cpu, memory and ephemeral-storage"
         )));
     }
     let requests = container.resources.requests.keys().collect();
@@ -121,6 +121,7 @@ pub(crate) fn limits(container: &Container) -> Result<Limits, Refused> {
             ))),
         },
     };
+    limit("ephemeral-storage", Quantity::to_units)?;
     Ok(Limits {
         cpu_millis: limit("cpu", Quantity::to_millis)?,
         memory_bytes: limit("memory", Quantity::to_units)?,
@@ -218,10 +219,6 @@ mod tests {
             assert!(message.starts_with(field), "{message}");
         }
         let resources = [
-            (
-                "ephemeral-storage",
-                json!({"limits": {"ephemeral-storage": "1Gi"}}),
-            ),
             ("hugepages-2Mi", json!({"limits": {"hugepages-2Mi": "2Mi"}})),
             ("example.com/gpu", json!({"requests": {"example.com/gpu": "1"}})),
         ];

@@ -45,12 +45,6 @@ pub(crate) fn volume_source(
 ) -> Result<VolumeSource, Refused> {
     let (sources, mode) = match &volume.kind {
         VolumeKind::EmptyDir(scratch) => {
-            if scratch.size_limit.is_some() && scratch.medium != "Memory" {
-                let name = &volume.name;
-                return Err(config_error(format!(
-                    "sizeLimit of volume {name:?} cannot be enforced on a disk; medium: Memory can"
-                )));
-            }
             return Ok(VolumeSource::Scratch {
                 medium: match scratch.medium.as_str() {
                     "Memory" => Medium::Memory,
@@ -80,6 +74,8 @@ pub(crate) fn volume_source(
         },
         mode: mode.unwrap_or(FILE_MODE),
     };
+    let owner = only_user(place.pod);
+    let is_narrow = owner.is_some() || place.pod.spec.security_context.fs_group.is_some();
     for source in sources {
         for (holder, files) in objects_of(source) {
             given.add_object(holder, files, objects)?;
@@ -87,7 +83,12 @@ pub(crate) fn volume_source(
         if let Some(asked) = &source.service_account_token {
             let token = objects.tokens.get(asked);
             let missing = || config_error(format!("there is no token for volume {:?}", volume.name));
-            given.add(&asked.path, token.ok_or_else(missing)?.clone().into_bytes(), None);
+            let token = token.ok_or_else(missing)?.clone().into_bytes();
+            // Whoever else is in the pod has no business with it; the group of its volumes may read it.
+            given.add(&asked.path, token, is_narrow.then_some(0o600));
+            if let Some(file) = given.files.files.get_mut(&asked.path) {
+                file.owner = owner;
+            }
         }
         for item in source.downward_api.iter().flat_map(|fields| &fields.items) {
             let value = field_value(item, place)?;
@@ -95,6 +96,19 @@ pub(crate) fn volume_source(
         }
     }
     Ok(VolumeSource::Files(given.files))
+}
+
+/// The user that all containers of the pod run as, as far as the spec says: none if one may be another. Tokens are that
+/// user's (the kubelet's rule).
+fn only_user(pod: &PodManifest) -> Option<u32> {
+    let spec = &pod.spec;
+    let shared = spec.security_context.user.run_as_user;
+    let users = spec.init_containers.iter().chain(&spec.containers);
+    let mut users = users.map(|container| container.security_context.user.run_as_user.or(shared));
+    let first = users.next()??;
+    users
+        .all(|user| user == Some(first))
+        .then(|| u32::try_from(first).ok())?
 }
 
 /// The files of a volume so far.
@@ -106,7 +120,11 @@ struct Given {
 impl Given {
     fn add(&mut self, path: &str, bytes: Vec<u8>, own: Option<i64>) {
         let mode = u32::try_from(own.unwrap_or(self.mode)).unwrap_or(0o644);
-        let content = FileContent { bytes, mode };
+        let content = FileContent {
+            bytes,
+            mode,
+            owner: None,
+        };
         self.files.files.insert(path.to_owned(), content);
     }
 
@@ -152,4 +170,60 @@ fn field_value(item: &PodFieldsItem, place: &Place<'_>) -> Result<String, Refuse
         _ => place.field(path),
     };
     value.ok_or_else(|| config_error(format!("unsupported field path {path:?}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pointsman_objects::pod_manifest::AccountToken;
+    use pointsman_pod_lifecycle::resolver::ClusterDns;
+    use serde_json::{Value, json};
+
+    /// What a token in a pod with this security context is, and whose, with a second container of this user.
+    fn token(context: &Value, second: Option<i64>) -> (u32, Option<u32>) {
+        let other = second.map_or(json!({}), |user| json!({"runAsUser": user}));
+        let source = json!({"serviceAccountToken": {"path": "token"}});
+        let pod: PodManifest = serde_json::from_value(json!({
+            "metadata": {"name": "web", "namespace": "d", "uid": "u"},
+            "spec": {
+                "securityContext": context,
+                "volumes": [{"name": "t", "projected": {"defaultMode": 0o644, "sources": [source]}}],
+                "initContainers": [{"name": "i"}],
+                "containers": [{"name": "a"}, {"name": "b", "securityContext": other}],
+            },
+        }))
+        .unwrap();
+        let asked = AccountToken {
+            path: "token".into(),
+            ..AccountToken::default()
+        };
+        let mut objects = Objects::default();
+        objects.tokens.insert(asked, "t".to_owned());
+        let place = Place {
+            pod: &pod,
+            pod_ips: &[],
+            host_ips: &[],
+            dns: &ClusterDns::default(),
+        };
+        let source = volume_source(&pod.spec.volumes[0], &place, &objects).unwrap();
+        let VolumeSource::Files(files) = source else {
+            panic!("{source:?}")
+        };
+        (files.files["token"].mode, files.files["token"].owner)
+    }
+
+    #[test]
+    fn a_token_is_for_the_pods_user_or_its_group_and_for_all_without() {
+        let (user, group) = (json!({"runAsUser": 1000}), json!({"fsGroup": 7}));
+        assert_eq!(token(&json!({}), None), (0o644, None));
+        assert_eq!(token(&user, None), (0o600, Some(1000)));
+        assert_eq!(token(&user, Some(1000)), (0o600, Some(1000)));
+        // It would lock one of two users out.
+        assert_eq!(token(&user, Some(1001)), (0o644, None));
+        assert_eq!(token(&json!({}), Some(1000)), (0o644, None));
+        // The runtime adds what the group needs.
+        assert_eq!(token(&group, None), (0o600, None));
+        let both = json!({"runAsUser": 1000, "fsGroup": 7});
+        assert_eq!(token(&both, None), (0o600, Some(1000)));
+    }
 }

@@ -16,9 +16,9 @@ use tokio::time::Instant;
 
 use crate::image::check_image;
 use crate::{
-    AddressRange, ContainerId, ContainerName, ContainerSpec, ContainerState, ContainerStatus, Events,
-    ExecEnd, ExecOutcome, ExecRequest, Exit, ExitCause, FileSet, Network, Pending, PodState, PodUid, Refusal,
-    Runtime, RuntimeError, RuntimeEvent, Sandbox, SandboxSpec, Signal, StartFailure, VolumeName,
+    AddressRange, ContainerId, ContainerName, ContainerSpec, ContainerState, ContainerStatus, DiskUse,
+    Events, ExecEnd, ExecOutcome, ExecRequest, Exit, ExitCause, FileSet, Network, Pending, PodState, PodUid,
+    Refusal, Runtime, RuntimeError, RuntimeEvent, Sandbox, SandboxSpec, Signal, StartFailure, VolumeName,
     VolumeSource,
 };
 
@@ -436,6 +436,10 @@ impl Runtime for FakeRuntime {
             });
             Ok(pods.collect())
         })
+    }
+
+    fn disk_use(&self, _: &PodUid) -> Pending<'_, DiskUse> {
+        Box::pin(async move { Ok(DiskUse::default()) })
     }
 
     fn subscribe(&self) -> Events {

@@ -35,5 +35,6 @@ pub use spec::{
     MountSpec, Network, Protocol, Pull, SandboxSpec, Signal, User, VolumeSource, VolumeSpec,
 };
 pub use state::{
-    ContainerState, ContainerStatus, ExecEnd, ExecOutcome, Exit, ExitCause, PodState, RuntimeEvent, Sandbox,
+    ContainerState, ContainerStatus, DiskUse, ExecEnd, ExecOutcome, Exit, ExitCause, PodState, RuntimeEvent,
+    Sandbox,
 };

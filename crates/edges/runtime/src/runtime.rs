@@ -7,8 +7,8 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 
 use crate::{
-    AddressRange, Attachable, ContainerId, ContainerSpec, ContainerState, ExecOutcome, ExecRequest, Exit,
-    FileSet, PodState, PodUid, Refusal, RuntimeError, RuntimeEvent, Sandbox, SandboxSpec, Session,
+    AddressRange, Attachable, ContainerId, ContainerSpec, ContainerState, DiskUse, ExecOutcome, ExecRequest,
+    Exit, FileSet, PodState, PodUid, Refusal, RuntimeError, RuntimeEvent, Sandbox, SandboxSpec, Session,
     SessionRequest, Signal, VolumeName,
 };
 
@@ -81,6 +81,9 @@ pub trait Runtime: Send + Sync {
 
     /// Everything there is, in order of pod.
     fn list(&self) -> Pending<'_, Vec<PodState>>;
+
+    /// How much the pod has on disk now.
+    fn disk_use(&self, pod: &PodUid) -> Pending<'_, DiskUse>;
 
     /// Why no pods can be run here at the moment, now and later.
     fn trouble(&self) -> watch::Receiver<Option<String>> {

@@ -125,6 +125,9 @@ pub struct FileContent {
     pub bytes: Vec<u8>,
     /// Its permission bits, such as `0o644`.
     pub mode: u32,
+    /// The user it belongs to; root if `None`.
+    #[serde(default)]
+    pub owner: Option<u32>,
 }
 
 /// One run of a container.

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ContainerId, PodUid};
+use crate::{ContainerId, ContainerName, PodUid, VolumeName};
 
 /// What a pod's containers share, once it exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,8 +28,7 @@ pub struct PodState {
     pub namespace: String,
     /// Its name, as given.
     pub name: String,
-    /// What its containers share; `None` if it was lost, for example by a reboot. Then nothing of the
-    /// pod runs, and it can only be removed.
+    /// What its containers share; `None` if it was lost, for example by a reboot.
     pub sandbox: Option<Sandbox>,
     /// Its containers, every attempt that was not removed, in order of name and attempt.
     pub containers: Vec<ContainerState>,
@@ -73,6 +72,15 @@ impl ContainerStatus {
     }
 }
 
+/// What a pod has on disk, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DiskUse {
+    /// Scratch volumes on disk.
+    pub volumes: BTreeMap<VolumeName, u64>,
+    /// Of each container all logs, and what it wrote besides volumes where that is on disk.
+    pub containers: BTreeMap<ContainerName, u64>,
+}
+
 /// How a container ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
@@ -102,7 +110,7 @@ pub enum ExitCause {
     Lost,
 }
 
-/// What happened to a container; sent once for each start and each end.
+/// What happened to a pod; sent once for each start and each end of a container, and once for each lost sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuntimeEvent {
     /// The main process runs.
@@ -113,6 +121,8 @@ pub enum RuntimeEvent {
     },
     /// The main process has ended.
     Exited { container: ContainerId, exit: Exit },
+    /// What the pod's containers share is gone, though nobody asked for that. They may still run.
+    SandboxLost { pod: PodUid },
 }
 
 /// What came of a command run in a container.

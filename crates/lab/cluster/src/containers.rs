@@ -129,17 +129,21 @@ pub fn load(name: &str, archive: &Path) -> anyhow::Result<()> {
     if !archive.is_file() {
         bail!("{} is no file", archive.display());
     }
+    if !record.containerd {
+        bail!(
+            "the nodes of {name:?} run processes, not images; start it with `pointsman up --runtime containerd`"
+        );
+    }
     let mut out = std::io::stdout();
     for node in &record.nodes {
-        let directory = directory(&record.data_dir, &node.name);
-        if !record.containerd {
-            bail!(
-                "the nodes of {name:?} run processes, not images; start it with `pointsman up --runtime containerd`"
-            );
-        }
-        let loaded = Private::of(&directory).load(archive);
-        loaded.with_context(|| format!("loading {} on {}", archive.display(), node.name))?;
+        load_on(&record, node, archive)?;
         writeln!(out, "{}: loaded {}", node.name, archive.display())?;
     }
     Ok(())
+}
+
+/// Adds an image from an archive to a node.
+pub fn load_on(record: &Record, node: &NodeRecord, archive: &Path) -> anyhow::Result<()> {
+    let loaded = Private::of(&directory(&record.data_dir, &node.name)).load(archive);
+    loaded.with_context(|| format!("loading {} on {}", archive.display(), node.name))
 }

@@ -29,6 +29,7 @@ mod parts;
 pub mod place;
 pub mod plain_http;
 pub mod plan;
+pub mod pod_program;
 mod pod_routes;
 pub mod progress;
 pub mod rollout;

@@ -1,12 +1,12 @@
 //! Which Deployments serve, and have they the pods that they should have?
 
+use crate::pod_program::PodProgram;
 use pointsman_api_client::{ApiError, Client, Resource, Scope};
 use pointsman_objects::Pod;
 use serde_json::{Value, json};
-use std::path::Path;
 
 /// A Deployment of `pointsman serve-http` whose pods, with the label `app`, are replaced one after the other.
-pub fn deployment(name: &str, program: &Path, port: u16, replicas: u64) -> Value {
+pub fn deployment(name: &str, program: &PodProgram, port: u16, replicas: u64) -> Value {
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment",
         "metadata": {"name": name, "labels": {"app": name}},
@@ -23,11 +23,11 @@ pub fn deployment(name: &str, program: &Path, port: u16, replicas: u64) -> Value
 }
 
 /// A container of `pointsman serve-http`, probed every 200 ms until it is ready and then every second.
-pub fn container(program: &Path, port: u16) -> Value {
+pub fn container(program: &PodProgram, port: u16) -> Value {
     json!({
         "name": "web",
-        "image": "host",
-        "command": [program, "serve-http", format!("--listen=0.0.0.0:{port}")],
+        "image": program.image,
+        "command": [program.path, "serve-http", format!("--listen=0.0.0.0:{port}")],
         "ports": [{"containerPort": port}],
         "readinessProbe": {
             "httpGet": {"path": "/ready", "port": port},

@@ -4,6 +4,8 @@ use super::schedule::{NODES, Process};
 use anyhow::{Context, bail};
 use pointsman_api_client::{Client, Source, connect};
 use pointsman_cluster::claim::Record;
+use pointsman_cluster::containers::RuntimeKind;
+use pointsman_cluster::pod_program::PodProgram;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -17,8 +19,8 @@ use tokio::sync::Mutex;
 
 /// How long a start or a stop may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The size of the disk that can be filled.
-const DISK: &str = "size=96m";
+/// What is free on the disk that can be filled, in bytes.
+const FREE: u64 = 96 << 20;
 
 /// A disk of its own for everything that a cluster writes.
 pub struct Home(PathBuf);
@@ -29,8 +31,17 @@ impl Home {
         let path = std::env::temp_dir().join(name);
         fs::create_dir(&path).with_context(|| format!("making {}", path.display()))?;
         let home = Self(path);
-        run("mount", &["-t", "tmpfs", "-o", DISK, name], &home.0)?;
+        run("mount", &["-t", "tmpfs", name], &home.0)?;
         Ok(home)
+    }
+
+    /// Leaves little room beside what is there, which is half of it more where that is images: a disk that is nearly
+    /// full keeps pods away.
+    pub fn limit(&self) -> anyhow::Result<()> {
+        let found = rustix::fs::statvfs(&self.0)?;
+        let used = (found.f_blocks - found.f_bfree) * found.f_frsize;
+        let size = format!("remount,size={}", used + used / 2 + FREE);
+        run("mount", &["-o", &size], &self.0)
     }
 
     /// Where it is.
@@ -93,21 +104,33 @@ pub struct Cluster {
     pub home: Home,
     /// The program that is tried.
     pub program: PathBuf,
+    /// The same, as pods run it.
+    pub served: PodProgram,
+    runtime: RuntimeKind,
     proxy_mode: &'static str,
     process: Mutex<Child>,
 }
 
 impl Cluster {
     /// Starts one with a name of its own and returns when it is ready.
-    pub async fn start(program: PathBuf, name: &str, proxy_mode: &'static str) -> anyhow::Result<Self> {
+    pub async fn start(
+        program: PathBuf,
+        name: &str,
+        proxy_mode: &'static str,
+        runtime: RuntimeKind,
+    ) -> anyhow::Result<Self> {
         let home = Home::mount(&format!("pointsman-{name}"))?;
-        let (process, record) = up(&program, name, proxy_mode, &home).await?;
+        let (process, record) = up(&program, name, proxy_mode, runtime, &home).await?;
+        let served = PodProgram::on(&record, &program)?;
+        home.limit()?;
         let source = Source::Kubeconfig(record.kubeconfig.clone());
         Ok(Self {
             client: connect::connect(&source, "pointsman-faults").await?,
             record,
             home,
             program,
+            served,
+            runtime,
             proxy_mode,
             process: Mutex::new(process),
         })
@@ -117,7 +140,8 @@ impl Cluster {
     pub async fn crash(&self) -> anyhow::Result<()> {
         let mut process = self.process.lock().await;
         process.kill().await.context("killing `up`")?;
-        let (new, _) = up(&self.program, &self.record.name, self.proxy_mode, &self.home).await?;
+        let name = &self.record.name;
+        let (new, _) = up(&self.program, name, self.proxy_mode, self.runtime, &self.home).await?;
         *process = new;
         Ok(())
     }
@@ -199,7 +223,13 @@ impl Cluster {
     }
 }
 
-async fn up(program: &Path, name: &str, mode: &str, home: &Home) -> anyhow::Result<(Child, Record)> {
+async fn up(
+    program: &Path,
+    name: &str,
+    mode: &str,
+    runtime: RuntimeKind,
+    home: &Home,
+) -> anyhow::Result<(Child, Record)> {
     let log = File::options()
         .create(true)
         .append(true)
@@ -215,6 +245,9 @@ async fn up(program: &Path, name: &str, mode: &str, home: &Home) -> anyhow::Resu
         mode,
     ]);
     command.arg(format!("--nodes={NODES}"));
+    if runtime == RuntimeKind::Containerd {
+        command.arg("--runtime=containerd");
+    }
     command.arg("--data-dir").arg(home.data_dir());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
     let mut process = command.kill_on_drop(true).spawn().context("starting `up`")?;
@@ -273,6 +306,13 @@ fn process_of(arguments: &[String]) -> Option<Process> {
             .find_map(|argument| argument.strip_prefix(flag))?;
         value.strip_prefix('n')?.parse().ok()
     };
+    if arguments.first()? == "containerd" {
+        let path = arguments
+            .iter()
+            .find(|argument| argument.ends_with("/containerd/config.toml"))?;
+        let node = path.rsplit('/').nth(2)?.strip_prefix('n')?;
+        return node.parse().ok().map(Process::Containerd);
+    }
     match arguments.get(1)?.as_str() {
         "apiserver" => Some(Process::ApiServer),
         "controllers" => Some(Process::Controllers),
@@ -297,6 +337,8 @@ mod tests {
         assert_eq!(of("/p node --node-name=n2 --x"), Some(Process::Agent(2)));
         assert_eq!(of("/p proxy --hostname-override=n3"), Some(Process::Proxy(3)));
         assert_eq!(of("/p sli"), Some(Process::Collector));
+        let containerd = "containerd --config /d/nodes/n2/containerd/config.toml";
+        assert_eq!(of(containerd), Some(Process::Containerd(2)));
         assert_eq!(of("/p load"), None);
         assert_eq!(of("/p"), None);
     }

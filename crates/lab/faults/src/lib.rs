@@ -23,6 +23,7 @@ mod witness;
 mod writers;
 
 use anyhow::{Context, bail};
+use pointsman_cluster::containers::RuntimeKind;
 use run::Report;
 use schedule::Schedule;
 use std::io::Write;
@@ -39,6 +40,8 @@ pub struct Config {
     pub duration: Option<Duration>,
     /// The program that is tried; by default this one.
     pub program: Option<PathBuf>,
+    /// What runs the pods.
+    pub runtime: RuntimeKind,
     /// Only say what the seeds mean.
     pub plan: bool,
     /// Keep logs and events of every run, not only of those that fail.
@@ -60,7 +63,7 @@ struct Totals {
 pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
     if config.plan {
         for seed in (config.first_seed..).take(usize::try_from(config.seeds)?) {
-            let schedule = Schedule::new(seed);
+            let schedule = Schedule::new(seed, config.runtime);
             say(&format!(
                 "{seed:<5} {:<10} {}",
                 schedule.proxy_mode,
@@ -87,13 +90,14 @@ pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
         if is_enough {
             break;
         }
-        let report = run::play(&program, seed, config.keep)
+        let schedule = Schedule::new(seed, config.runtime);
+        let report = run::play(&program, seed, &schedule, config.runtime, config.keep)
             .await
             .with_context(|| format!("playing seed {seed}"))?;
-        say(&row(seed, &report))?;
+        say(&row(seed, &schedule, &report))?;
         totals.add(seed, &report);
     }
-    say(&totals.text(started.elapsed()))?;
+    say(&totals.text(started.elapsed(), config.runtime))?;
     Ok(match totals.failed.is_empty() {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(3),
@@ -105,8 +109,7 @@ fn faults(schedule: &Schedule) -> String {
     faults.join(", ")
 }
 
-fn row(seed: u64, report: &Report) -> String {
-    let schedule = Schedule::new(seed);
+fn row(seed: u64, schedule: &Schedule, report: &Report) -> String {
     let steady = match report.recovery {
         Some(recovery) => format!("{:.1}", recovery.as_secs_f64()),
         None => "never".to_owned(),
@@ -119,7 +122,7 @@ fn row(seed: u64, report: &Report) -> String {
         verdict.lost_during,
         verdict.lost_after,
         report.acknowledged,
-        faults(&schedule)
+        faults(schedule)
     );
     for violation in verdict.violations.iter().take(10) {
         text += &format!("\n      WRONG: {violation}");
@@ -149,7 +152,7 @@ impl Totals {
         self.slowest = self.slowest.max(recovery);
     }
 
-    fn text(&self, took: Duration) -> String {
+    fn text(&self, took: Duration, runtime: RuntimeKind) -> String {
         let mut text = format!(
             "{} runs in {:.0} s: {} requests, {} lost during faults, {} lost otherwise; {} writes acknowledged; \
              steady after at most {:.1} s; {} runs not as they should be",
@@ -162,8 +165,12 @@ impl Totals {
             self.slowest,
             self.failed.len(),
         );
+        let flag = match runtime {
+            RuntimeKind::Processes => "",
+            RuntimeKind::Containerd => " --runtime containerd",
+        };
         for seed in &self.failed {
-            text += &format!("\nplay again: pointsman faults --first-seed {seed} --seeds 1");
+            text += &format!("\nplay again: pointsman faults --first-seed {seed} --seeds 1{flag}");
         }
         text
     }

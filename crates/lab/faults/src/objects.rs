@@ -2,12 +2,12 @@
 
 use anyhow::Context;
 use pointsman_api_client::{Client, Resource, Scope};
+use pointsman_cluster::pod_program::PodProgram;
 use pointsman_cluster::rollout;
 use pointsman_objects::names::SERVICE_NAME_LABEL;
 use pointsman_objects::{EndpointSlice, Pod};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 /// The name of the Deployment and the Service that get traffic, and the label of the pods.
 pub const SERVICE: &str = "web";
@@ -35,7 +35,7 @@ pub struct Slices {
 }
 
 /// Creates the Deployment and the Service.
-pub async fn create(client: &Client, program: &Path) -> anyhow::Result<()> {
+pub async fn create(client: &Client, program: &PodProgram) -> anyhow::Result<()> {
     let deployment = rollout::deployment(SERVICE, program, POD_PORT, REPLICAS).to_string();
     let deployments = client.api(Resource::DEPLOYMENTS, Some(NAMESPACE));
     let _: Value = deployments

@@ -11,6 +11,7 @@ use super::witness::{Notes, Traffic, Witnesses, now};
 use super::writers::{Books, User, all_ready, clerk};
 use anyhow::{Context, bail};
 use pointsman_api_client::Resource;
+use pointsman_cluster::containers::RuntimeKind;
 use pointsman_cluster::own_faults;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -41,10 +42,15 @@ pub struct Report {
 }
 
 /// Plays a seed on a cluster of its own. An error means that the run itself could not be made.
-pub async fn play(program: &Path, seed: u64, keep: bool) -> anyhow::Result<Report> {
-    let schedule = Schedule::new(seed);
+pub async fn play(
+    program: &Path,
+    seed: u64,
+    schedule: &Schedule,
+    runtime: RuntimeKind,
+    keep: bool,
+) -> anyhow::Result<Report> {
     let name = format!("f{}-{seed}", std::process::id());
-    let cluster = Cluster::start(program.to_owned(), &name, schedule.proxy_mode).await?;
+    let cluster = Cluster::start(program.to_owned(), &name, schedule.proxy_mode, runtime).await?;
     let cluster = Arc::new(cluster);
     let run = Run {
         notes: Notes::default(),
@@ -54,7 +60,7 @@ pub async fn play(program: &Path, seed: u64, keep: bool) -> anyhow::Result<Repor
         traffic: Mutex::default(),
         cluster,
     };
-    let outcome = run.all(&schedule, seed).await;
+    let outcome = run.all(schedule, seed).await;
     let (mut verdict, recovery) = match outcome {
         Ok(done) => done,
         Err(error) => {
@@ -78,7 +84,7 @@ pub async fn play(program: &Path, seed: u64, keep: bool) -> anyhow::Result<Repor
     let scene = std::mem::take(&mut *run.scene.lock().await);
     let kept = match verdict.violations.is_empty() && !keep {
         true => None,
-        false => run.keep(seed, &schedule, &verdict, &scene).ok(),
+        false => run.keep(seed, schedule, &verdict, &scene).ok(),
     };
     let uids = run.uids.into_inner();
     // The last reference, so that the disk goes.
@@ -114,7 +120,7 @@ impl Run {
             .iter()
             .map(|node| node.name.clone())
             .collect();
-        objects::create(&self.cluster.client, &self.cluster.program).await?;
+        objects::create(&self.cluster.client, &self.cluster.served).await?;
         let witnesses = Witnesses::start(&self.cluster, &self.notes);
         if let Err(reasons) = self.wait_until_steady().await {
             bail!("the pods do not get ready in the beginning: {reasons:#?}");

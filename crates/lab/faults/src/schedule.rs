@@ -3,6 +3,7 @@
 //! The same seed always means the same schedule, so that a run that failed can be played again.
 
 use fastrand::Rng;
+use pointsman_cluster::containers::RuntimeKind;
 use std::fmt;
 use std::time::Duration;
 
@@ -70,6 +71,8 @@ pub enum Process {
     Agent(u8),
     /// The proxy of a node.
     Proxy(u8),
+    /// The container runtime of a node.
+    Containerd(u8),
 }
 
 /// Something that a user does.
@@ -97,8 +100,8 @@ impl Schedule {
         nodes.collect()
     }
 
-    /// What the seed means.
-    pub fn new(seed: u64) -> Self {
+    /// What the seed means. Container runtimes fail besides what is the same without them.
+    pub fn new(seed: u64, runtime: RuntimeKind) -> Self {
         let mut rng = Rng::with_seed(seed);
         // Neighbouring seeds differ in all that follows.
         rng.u64(..);
@@ -110,9 +113,19 @@ impl Schedule {
                 .map(|_| planned(choose(&mut rng), &mut rng))
                 .collect()
         };
-        faults.sort_by_key(|planned| planned.at);
+        let crash = faults.iter().any(|planned| planned.fault == Fault::Crash);
         let end = faults.iter().map(|planned| planned.at + planned.lasts).max();
         let changes = changes(&mut rng, end.unwrap_or(CALM).max(CALM + SPREAD));
+        if runtime == RuntimeKind::Containerd && !crash && rng.bool() {
+            let process = Process::Containerd(rng.u8(1..=NODES));
+            let fault = if rng.bool() {
+                Fault::Kill(process)
+            } else {
+                Fault::Freeze(process)
+            };
+            faults.push(planned(fault, &mut rng));
+        }
+        faults.sort_by_key(|planned| planned.at);
         Self {
             proxy_mode,
             faults,
@@ -212,6 +225,7 @@ impl fmt::Display for Process {
             Self::Collector => f.write_str("collector"),
             Self::Agent(node) => write!(f, "agent n{node}"),
             Self::Proxy(node) => write!(f, "proxy n{node}"),
+            Self::Containerd(node) => write!(f, "containerd n{node}"),
         }
     }
 }
@@ -247,18 +261,43 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
+    fn of(seed: u64) -> Schedule {
+        Schedule::new(seed, RuntimeKind::Processes)
+    }
+
     #[test]
     fn a_seed_always_means_the_same() {
         for seed in 0..100 {
-            assert_eq!(Schedule::new(seed), Schedule::new(seed));
+            assert_eq!(of(seed), of(seed));
         }
-        assert_ne!(Schedule::new(1), Schedule::new(2));
+        assert_ne!(of(1), of(2));
+    }
+
+    #[test]
+    fn container_runtimes_fail_besides_what_is_the_same_without_them() {
+        let mut kinds = BTreeSet::new();
+        for seed in 1..=50 {
+            let (without, mut with) = (of(seed), Schedule::new(seed, RuntimeKind::Containerd));
+            with.faults.retain(|planned| match planned.fault {
+                Fault::Kill(Process::Containerd(_)) => {
+                    kinds.insert("kill");
+                    false
+                }
+                Fault::Freeze(Process::Containerd(_)) => {
+                    kinds.insert("freeze");
+                    false
+                }
+                _ => true,
+            });
+            assert_eq!(with, without);
+        }
+        assert_eq!(kinds, ["freeze", "kill"].into());
     }
 
     #[test]
     fn every_kind_of_fault_and_process_is_met_within_fifty_seeds() {
         let mut kinds = BTreeSet::new();
-        for schedule in (1..=50).map(Schedule::new) {
+        for schedule in (1..=50).map(of) {
             assert!((1..=3).contains(&schedule.faults.len()));
             for planned in schedule.faults {
                 let text = planned.fault.to_string();
@@ -286,7 +325,7 @@ mod tests {
 
     #[test]
     fn a_crash_comes_alone_and_every_run_begins_calm_and_ends() {
-        for schedule in (0..500).map(Schedule::new) {
+        for schedule in (0..500).map(of) {
             let crashes = schedule
                 .faults
                 .iter()
@@ -302,7 +341,7 @@ mod tests {
 
     #[test]
     fn never_more_services_are_removed_than_there_are() {
-        for schedule in (0..500).map(Schedule::new) {
+        for schedule in (0..500).map(of) {
             let mut services = 0i32;
             for (_, change) in schedule.changes {
                 match change {

@@ -188,10 +188,11 @@ async fn listen(node: String, proxy: Target, notes: Notes) {
 }
 
 async fn follow(node: &str, proxy: &Target, notes: &Notes) -> anyhow::Result<()> {
-    let mut answer = proxy.open(watermark::PATH, SILENCE).await?;
+    let (status, mut lines) = proxy.follow(watermark::PATH, SILENCE).await?;
+    anyhow::ensure!(status.is_success(), "the stream of watermarks answers {status}");
     loop {
         let mut versions = Vec::new();
-        let more = answer.lines(|line| {
+        let more = lines.next(|line| {
             let line = watermark::decode(line);
             versions.extend(line.and_then(|line| line.report.progress.committed.slices));
         });

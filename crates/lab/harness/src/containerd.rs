@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 
 /// An image with the usual programs, which sleeps unless it is told otherwise.
 pub const BUSYBOX: &str = "docker.io/library/busybox:test";
-const PROGRAMS: [&str; 13] = [
-    "sh", "sleep", "echo", "cat", "id", "ls", "touch", "mkdir", "kill", "pwd", "hostname", "wget", "tar",
+const PROGRAMS: [&str; 14] = [
+    "httpd", "sh", "sleep", "echo", "cat", "id", "ls", "touch", "mkdir", "kill", "pwd", "hostname", "wget",
+    "tar",
 ];
 
 /// The archive of that image.

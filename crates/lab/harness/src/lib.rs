@@ -11,6 +11,7 @@ pub mod browser;
 pub mod cluster;
 pub mod containerd;
 pub mod flood;
+pub mod http2;
 mod probed;
 mod server;
 pub mod wire;

@@ -140,7 +140,7 @@ impl<'a> Changes<'a> {
         let watching = self.probers.watch(self.rolled, Wanted::TakeOver { new_answer });
         tokio::time::sleep(self.pause).await;
         let since = Timestamp::now();
-        let template = objects::replaced(&self.cluster.program, self.rounds, new_answer);
+        let template = objects::replaced(&self.cluster.served, self.rounds, new_answer);
         self.cluster
             .patch(Resource::DEPLOYMENTS, ROLLED, &template)
             .await?;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use jiff::Timestamp;
 use pointsman_api_client::{Api, ApiError, Client, DeleteOptions, Patch, Resource, Source, connect};
+use pointsman_cluster::pod_program::PodProgram;
 use pointsman_cluster::rollout::{self, is_rolled_out};
 use pointsman_objects::Pod;
 use serde_json::{Value, json};
@@ -41,8 +42,10 @@ pub struct Target {
 pub struct Cluster {
     pub record: Record,
     pub client: Client,
-    /// Our own program, which pods run.
+    /// Our own program.
     pub program: PathBuf,
+    /// The same, as pods run it.
+    pub served: PodProgram,
     /// Pods that nobody runs, behind a Service each.
     others: Vec<String>,
     beating: Option<AbortHandle>,
@@ -54,6 +57,7 @@ impl Cluster {
         let source = Source::Kubeconfig(record.kubeconfig.clone());
         let client = connect::connect(&source, "pointsman-scenario").await?;
         let program = std::env::current_exe().context("finding our own program")?;
+        let served = PodProgram::on(&record, &program)?;
         let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } });
         client
             .api(NAMESPACES, None)
@@ -64,6 +68,7 @@ impl Cluster {
             record,
             client,
             program,
+            served,
             others: Vec::new(),
             beating: None,
         })
@@ -103,7 +108,7 @@ impl Cluster {
         for node in &self.record.nodes {
             for number in 0..per_node {
                 let name = format!("web-{}-{number}", node.name);
-                let pod = objects::served_pod(&name, &node.name, &self.program);
+                let pod = objects::served_pod(&name, &node.name, &self.served);
                 let _: Value = self.api(Resource::PODS).create(pod.to_string()).await?;
                 let service = self.add_service(&name, &name, 80, None).await?;
                 addresses.push((name, service));
@@ -134,7 +139,7 @@ impl Cluster {
 
     /// Makes a Deployment and a Service for it; returns where the Service is, once all pods are available.
     pub async fn add_deployment(&self, name: &str, replicas: u64) -> anyhow::Result<SocketAddr> {
-        let deployment = rollout::deployment(name, &self.program, objects::PORT, replicas);
+        let deployment = rollout::deployment(name, &self.served, objects::PORT, replicas);
         let _: Value = self
             .api(Resource::DEPLOYMENTS)
             .create(deployment.to_string())

@@ -1,9 +1,9 @@
 //! What do the scenario's objects look like?
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
 
 use jiff::Timestamp;
+use pointsman_cluster::pod_program::PodProgram;
 use pointsman_cluster::rollout::container;
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ pub fn service(name: &str, app: &str, port: u16, address: Option<Ipv4Addr>) -> V
 }
 
 /// A pod that a node's agent runs: a small server that is probed five times a second.
-pub fn served_pod(name: &str, node: &str, program: &Path) -> Value {
+pub fn served_pod(name: &str, node: &str, program: &PodProgram) -> Value {
     json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "labels": { "app": name } },
         "spec": { "nodeName": node, "terminationGracePeriodSeconds": 5,
             "containers": [container(program, PORT)] } })
@@ -33,7 +33,7 @@ pub fn spoken_for(name: &str, node: &str) -> Value {
 }
 
 /// The change to a Deployment whose new pods answer, or refuse.
-pub fn replaced(program: &Path, round: u64, answer: bool) -> Value {
+pub fn replaced(program: &PodProgram, round: u64, answer: bool) -> Value {
     let port = if answer { PORT } else { OTHER_PORT };
     json!({ "spec": { "template": {
         "metadata": { "annotations": { "pointsman.io/round": round.to_string() } },
@@ -41,7 +41,7 @@ pub fn replaced(program: &Path, round: u64, answer: bool) -> Value {
 }
 
 /// The change to a Deployment whose new pods answer and run this hook before they are stopped.
-pub fn hooked(program: &Path, round: u64, hook: &Value) -> Value {
+pub fn hooked(program: &PodProgram, round: u64, hook: &Value) -> Value {
     let mut template = replaced(program, round, true);
     let container = &mut template["spec"]["template"]["spec"]["containers"][0];
     container["lifecycle"]["preStop"] = hook.clone();
@@ -61,8 +61,8 @@ pub fn service_hook(gate: SocketAddr, namespace: &str, service: &str) -> Value {
 }
 
 /// A hook that asks for its pod, as its environment names it.
-pub fn pod_hook(gate: SocketAddr, program: &Path) -> Value {
-    json!({ "exec": { "command": [program, "gate", format!("--url=http://{gate}")] } })
+pub fn pod_hook(gate: SocketAddr, program: &PodProgram) -> Value {
+    json!({ "exec": { "command": [program.path, "gate", format!("--url=http://{gate}")] } })
 }
 
 /// Pods that are stopped without a question at the shutdown gate.

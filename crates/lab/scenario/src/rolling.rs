@@ -80,8 +80,8 @@ async fn measure(cluster: &Cluster, load: Rolling) -> anyhow::Result<Outcome> {
     let service = cluster.add_deployment(NAME, load.replicas).await?;
     let hook = hook(cluster, load.gate)?;
     let template = |round| match &hook {
-        Some(hook) => objects::hooked(&cluster.program, round, hook),
-        None => objects::replaced(&cluster.program, round, true),
+        Some(hook) => objects::hooked(&cluster.served, round, hook),
+        None => objects::replaced(&cluster.served, round, true),
     };
     if load.gate != Gate::On {
         for patch in [objects::ungated(), template(0)] {
@@ -123,7 +123,7 @@ fn hook(cluster: &Cluster, gate: Gate) -> anyhow::Result<Option<Value>> {
     Ok(match gate {
         Gate::On | Gate::Off => None,
         Gate::ServiceHook => Some(objects::service_hook(address()?, NAMESPACE, NAME)),
-        Gate::PodHook => Some(objects::pod_hook(address()?, &cluster.program)),
+        Gate::PodHook => Some(objects::pod_hook(address()?, &cluster.served)),
     })
 }
 

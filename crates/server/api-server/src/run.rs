@@ -35,6 +35,7 @@ use std::time::{Duration, SystemTime};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
 /// How long a start waits for events before it makes one.
 const FIRST_EVENT: Duration = Duration::from_millis(500);
@@ -106,6 +107,10 @@ pub enum StartError {
     Bootstrap(pointsman_rules::ApiError),
 }
 
+/// How long watches outlive the port. By then every connection has said that it takes no more requests; a watch that ended
+/// before would be opened again on the same connection and end at once, after which clients of Go list everything anew.
+const FAREWELL: Duration = Duration::from_millis(100);
+
 /// A running server.
 pub struct Running {
     /// Where it listens.
@@ -134,6 +139,8 @@ impl Running {
     /// Ends watches, lets open requests finish and stops.
     pub async fn stop(self) {
         self.server.stop.send_replace(true);
+        sleep(FAREWELL).await;
+        self.server.farewell.send_replace(true);
         for listener in self.accepting {
             let _ = listener.await;
         }
@@ -298,6 +305,7 @@ fn assemble(config: &Config, store: EncryptedStore) -> Result<(Arc<Server>, Arc<
         ),
         bootstrapped: AtomicBool::new(false),
         stop: watch::Sender::new(false),
+        farewell: watch::Sender::new(false),
         ended: watch::Sender::new(None),
     };
     Ok((Arc::new(server), collector))

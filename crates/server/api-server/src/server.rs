@@ -73,6 +73,8 @@ pub struct Server {
     pub bootstrapped: AtomicBool,
     /// Turns true when the server shuts down.
     pub stop: watch::Sender<bool>,
+    /// Turns true a moment later, when watches end.
+    pub farewell: watch::Sender<bool>,
     /// Why the store can be used no more.
     pub ended: watch::Sender<Option<StoreError>>,
 }

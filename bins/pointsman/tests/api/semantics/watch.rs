@@ -1,8 +1,9 @@
 //! Watches: what is seen, in which order, and how they end.
 
 use super::{CONFIG_MAPS, PODS};
+use pointsman_harness::http2::{Connection, Frame};
 use pointsman_harness::wire::{Http, Watch, version_of};
-use pointsman_harness::{BARE, Server, config_map, pod};
+use pointsman_harness::{BARE, Server, config_map, pod, token_file};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -259,4 +260,24 @@ async fn watches_end_when_the_server_is_asked_to_stop() {
     let mut watch = http.watch(&format!("{CONFIG_MAPS}?watch=1")).await;
     server.terminate().await;
     assert_eq!(watch.next().await, None);
+}
+
+#[tokio::test]
+async fn a_connection_takes_no_more_requests_before_its_watches_end() {
+    let files = tempfile::tempdir().unwrap();
+    let tokens = token_file(files.path(), &[("secret", "jane", "system:masters")]);
+    let mut server = Server::start(&["--token-auth-file", &tokens]).await;
+    let mut connection = Connection::get(&server, "/api/v1/pods?watch=1", "secret").await;
+    while connection.next().await != Some(Frame::Answer) {}
+    let frames = async {
+        let mut frames = Vec::new();
+        while let Some(frame) = connection.next().await {
+            frames.push(frame);
+        }
+        frames.retain(|frame| matches!(frame, Frame::Farewell | Frame::End));
+        frames
+    };
+    let (frames, ()) = tokio::join!(frames, server.terminate());
+    assert_eq!(frames.first(), Some(&Frame::Farewell), "{frames:?}");
+    assert_eq!(frames.iter().filter(|frame| **frame == Frame::End).count(), 1);
 }

@@ -35,7 +35,7 @@ pub(super) fn fit(pod: &Pod, node: &Node) -> Fit {
 
 /// The node that a daemon's pod is on, or is made for.
 pub fn target(pod: &Pod) -> Option<&str> {
-    let terms = pod.node_affinity.iter().flat_map(|terms| terms.iter());
+    let terms = pod.common.node_affinity.iter().flat_map(|terms| terms.iter());
     let fields = terms.flat_map(|term| &term.match_fields);
     let named = fields
         .filter(|field| field.key == "metadata.name" && field.operator == "In")

@@ -175,7 +175,7 @@ async fn evict(edge: Edge, eviction: Eviction, pod: Arc<Pod>) -> Done {
 async fn try_evict(edge: &Edge, eviction: &Eviction, pod: &Pod) -> Result<Fate, ApiError> {
     if let Some(node) = &pod.node_name
         && let Some(node) = live_node(edge, node).await?
-        && may_stay(&node, &pod.tolerations)
+        && may_stay(&node, &pod.common.tolerations)
     {
         return Ok(Fate::Spared);
     }

@@ -211,10 +211,10 @@ async fn an_idle_connection_is_closed_and_a_stream_goes_on() {
         }
     }));
     let watching = tokio::spawn(async move {
-        let mut answer = Target::at(address).open("/watch", SOON).await.unwrap();
+        let mut answer = Target::at(address).follow("/watch", SOON).await.unwrap().1;
         let mut ticks = 0;
         while ticks < 20 {
-            assert!(answer.lines(|_| ticks += 1).await.unwrap());
+            assert!(answer.next(|_| ticks += 1).await.unwrap());
         }
     });
     let mut idle = TcpStream::connect(address).await.unwrap();

@@ -1,8 +1,9 @@
 //! What can be asked of the agent itself, and by whom?
 //!
 //! HTTPS on the kubelet's port with the kubelet's paths, as far as anything here uses them. Everybody but
-//! a health check shows a client certificate of the cluster's authority, and the API server says whether
-//! that user may: the same rules as for a kubelet with `--authorization-mode=Webhook`.
+//! a health check shows a client certificate of the cluster's authority or a token, and the API server says whose it is
+//! and whether that user may: the same rules as for a kubelet with `--authentication-token-webhook` and
+//! `--authorization-mode=Webhook`.
 
 mod access;
 mod files;
@@ -16,6 +17,7 @@ use crate::agent::{FoundLog, Input, LogError, Question};
 use crate::metrics::Metrics;
 use crate::streams::Streams;
 use http::{Method, Request, Response, StatusCode};
+use pointsman_guard::User;
 use pointsman_http::{Body, Connections, Incoming, Limits, reply, text};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -51,7 +53,7 @@ impl Server {
             ..pointsman_http::Server::default()
         };
         let connected = move |peer: &pointsman_http::Peer| {
-            let user = Arc::new(peer.certificate.as_ref().and_then(access::User::of));
+            let user = Arc::new(peer.certificate.as_ref().and_then(User::of));
             let server = self.clone();
             move |request| {
                 let (server, user) = (server.clone(), user.clone());
@@ -61,7 +63,7 @@ impl Server {
         listening.serve_forever(listener, connected).await;
     }
 
-    async fn handle(&self, request: Request<Incoming>, user: Option<&access::User>) -> Response<Body> {
+    async fn handle(&self, request: Request<Incoming>, user: Option<&User>) -> Response<Body> {
         let (path, method) = (request.uri().path().to_owned(), request.method().clone());
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
         let name = parts.first().copied().unwrap_or("");
@@ -87,17 +89,17 @@ impl Server {
         &self,
         request: Request<Incoming>,
         parts: &[&str],
-        user: Option<&access::User>,
+        user: Option<&User>,
     ) -> Response<Body> {
         if parts == ["healthz"] || parts == ["healthz", "ping"] {
             return text(StatusCode::OK, "ok");
         }
-        let Some(user) = user else {
-            return text(StatusCode::UNAUTHORIZED, "a client certificate is needed");
+        let Some(user) = self.access.who(user, request.headers()).await else {
+            return pointsman_guard::unknown();
         };
         if !self
             .access
-            .allows(user, parts.first().copied().unwrap_or(""))
+            .allows(&user, parts.first().copied().unwrap_or(""))
             .await
         {
             let message = format!("user {:?} may not ask this node for that", user.name);

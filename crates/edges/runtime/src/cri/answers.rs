@@ -1,7 +1,7 @@
 //! What must hold of whatever a runtime answers? For those who search for bytes that break it.
 
 use super::messages::*;
-use super::{config, container, pod, streams};
+use super::{config, container, pod, stats, streams};
 use prost::Message;
 
 /// Reads bytes as each answer, and takes of it what the agent does.
@@ -24,6 +24,9 @@ pub fn check(bytes: &[u8]) {
             .containers
             .iter()
             .for_each(|it| drop(config::container_id(it)));
+    }
+    if let Some(answer) = written_alike::<ListContainerStatsResponse>(bytes) {
+        answer.stats.iter().for_each(|it| drop(stats::layer(it)));
     }
     if let Some(answer) = written_alike::<ContainerStatusResponse>(bytes) {
         let seen = answer.status.unwrap_or_default();

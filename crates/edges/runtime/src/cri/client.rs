@@ -99,7 +99,7 @@ impl Client {
     }
 
     /// What happens to containers, as runtimes tell it that implement this part of the interface.
-    pub async fn container_events(&self) -> Result<Streaming<Empty>, Status> {
+    pub async fn container_events(&self) -> Result<Streaming<ContainerEvent>, Status> {
         self.stream("runtime.v1.RuntimeService", "GetContainerEvents", Empty {})
             .await
     }

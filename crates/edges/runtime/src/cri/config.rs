@@ -223,9 +223,13 @@ fn changed(bound: CapabilitySet) -> Option<Capability> {
 
 /// Whose container this is.
 pub fn container_id(container: &Container) -> Option<ContainerId> {
-    let metadata = container.metadata.as_ref()?;
+    named(container.metadata.as_ref()?, &container.labels)
+}
+
+/// The same of what it is listed with.
+pub fn named(metadata: &ContainerMetadata, labels: &BTreeMap<String, String>) -> Option<ContainerId> {
     Some(ContainerId {
-        pod: PodUid::try_new(container.labels.get(POD_UID)?).ok()?,
+        pod: PodUid::try_new(labels.get(POD_UID)?).ok()?,
         name: ContainerName::try_new(&metadata.name).ok()?,
         attempt: metadata.attempt,
     })

@@ -36,7 +36,9 @@ impl Inner {
         if let Some(state) = self.table.get(&id) {
             return Ok(state);
         }
-        let sandbox = self.sandbox_name(&id.pod)?;
+        // Whoever asks believes in a sandbox that is gone, also if that was reported before he had it.
+        let sandbox = self.sandbox_name(&id.pod);
+        let sandbox = sandbox.inspect_err(|_| self.table.sandbox_lost(&id.pod))?;
         let record = sandbox_record(&self.layout, &id.pod)?;
         let record = record.ok_or_else(|| RuntimeError::NoSuchPod(id.pod.clone()))?;
         let pod = config::sandbox(&record.spec, &self.layout, 0);
@@ -65,13 +67,16 @@ impl Inner {
         };
         let created: Result<CreateContainerResponse, _> =
             self.client.runtime("CreateContainer", request).await;
-        let name = created.map_err(|status| cannot_start(&status))?.container_id;
+        let name = match created {
+            Ok(created) => created.container_id,
+            Err(status) => return Err(self.why_not_started(&id, &status).await),
+        };
         let request = ContainerIdRequest {
             container_id: name.clone(),
         };
         if let Err(status) = self.client.runtime::<Empty>("StartContainer", request).await {
             self.remove(&name).await?;
-            return Err(cannot_start(&status));
+            return Err(self.why_not_started(&id, &status).await);
         }
         self.names.lock().containers.insert(id.clone(), name.clone());
         let status = self.status(&id, &name).await?;
@@ -79,6 +84,16 @@ impl Inner {
         self.publish(&id, known, &status);
         let state = self.table.get(&id);
         state.ok_or(RuntimeError::NoSuchContainer(id))
+    }
+
+    /// A container that does not start because its sandbox is gone has not failed itself.
+    async fn why_not_started(&self, id: &ContainerId, status: &Status) -> RuntimeError {
+        // A runtime that does not answer says by its first error what is wrong.
+        let _ = self.look_at_sandboxes().await;
+        match self.sandbox_name(&id.pod) {
+            Err(gone) => gone,
+            Ok(_) => cannot_start(status),
+        }
     }
 
     /// Tells of a start, and of the end that may have come since.

@@ -1,4 +1,4 @@
-//! When has a container ended, when is its log full, and is the runtime well?
+//! When has a container or a sandbox ended, when is a log full, and is the runtime well?
 //!
 //! What the runtime lists is the truth; its events only say when to look. After an event it is looked several times,
 //! as some tell it a moment before they list it.
@@ -9,6 +9,7 @@ use crate::{ContainerId, ContainerStatus};
 use prost::Message;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -24,7 +25,7 @@ const SOON: [Duration; 5] = [
     Duration::from_millis(100),
     Duration::from_millis(300),
 ];
-/// How often a runtime that is well is asked whether it is, and how full logs are.
+/// How often a runtime that is well is asked whether it is and which sandboxes it has, and how full logs are.
 const CHECK: Duration = Duration::from_secs(5);
 
 /// Follows the runtime until nobody uses it here any more.
@@ -45,6 +46,8 @@ async fn look(inner: Weak<Inner>) {
     let mut soon = SOON.iter();
     let mut told = String::new();
     let mut check = Instant::now();
+    // Whether it is worth asking for sandboxes, too.
+    let mut sandboxes = false;
     let Some(mut ranges) = inner.upgrade().map(|this| this.ranges.subscribe()) else {
         return;
     };
@@ -56,7 +59,11 @@ async fn look(inner: Weak<Inner>) {
             if outcome.is_ok() && this.trouble.borrow().is_none() {
                 check = Instant::now() + CHECK;
                 this.rotate_logs().await;
+                sandboxes = true;
             }
+        }
+        if outcome.is_ok() && sandboxes {
+            outcome = this.look_at_sandboxes().await;
         }
         if let Err(status) = outcome {
             // What it was told before may be forgotten.
@@ -67,7 +74,9 @@ async fn look(inner: Weak<Inner>) {
                 status.message()
             )));
         }
-        let pause = soon.next().copied().unwrap_or(IDLE);
+        let pause = soon.next().copied();
+        sandboxes &= pause.is_some();
+        let pause = pause.unwrap_or(IDLE);
         let pause = if this.trouble.borrow().is_some() {
             pause.min(Duration::from_millis(200))
         } else {
@@ -75,7 +84,10 @@ async fn look(inner: Weak<Inner>) {
         };
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            () = this.stirred.notified() => soon = SOON.iter(),
+            () = this.stirred.notified() => {
+                soon = SOON.iter();
+                sandboxes |= this.sandbox_stirred.swap(false, Ordering::Relaxed);
+            }
             Ok(()) = ranges.changed() => check = Instant::now(),
         }
     }
@@ -89,7 +101,7 @@ async fn listen(inner: Weak<Inner>) {
         let outcome = match client.container_events().await {
             Ok(mut events) => loop {
                 match events.message().await {
-                    Ok(Some(_)) => stir(&inner),
+                    Ok(Some(event)) => stir(&inner, &event.container_id),
                     outcome => break outcome.map(drop),
                 }
             },
@@ -114,15 +126,20 @@ async fn listen_to_containerd(inner: &Weak<Inner>, client: &super::Client) -> Re
     while let Some(envelope) = events.message().await? {
         let event = envelope.event.unwrap_or_default();
         // Commands of probes end all the time, and are processes of their own in a container.
-        if TaskExit::decode(&*event.value).is_ok_and(|exit| exit.id == exit.container_id) {
-            stir(inner);
+        let exit = TaskExit::decode(&*event.value).unwrap_or_default();
+        if exit.id == exit.container_id {
+            stir(inner, &exit.id);
         }
     }
     Ok(())
 }
 
-fn stir(inner: &Weak<Inner>) {
+/// Something happened to the container or sandbox of this name.
+fn stir(inner: &Weak<Inner>, name: &str) {
     if let Some(this) = inner.upgrade() {
+        if this.names.lock().sandboxes.values().any(|known| known == name) {
+            this.sandbox_stirred.store(true, Ordering::Relaxed);
+        }
         this.stirred.notify_one();
     }
 }
@@ -147,6 +164,29 @@ impl Inner {
                 && let Err(error) = self.settle(id, name).await
             {
                 tracing::warn!(%id, %error, "cannot look at a container");
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds out which sandboxes are gone that nobody removed here.
+    pub(super) async fn look_at_sandboxes(&self) -> Result<(), Status> {
+        // Those that are there before the list is made: whatever is missing in it then is gone.
+        let known = self.names.lock().sandboxes.clone();
+        if known.is_empty() {
+            return Ok(());
+        }
+        let listed = self.sandboxes().await?;
+        let ready = |name: &String| {
+            let mut listed = listed.iter();
+            listed.any(|one| one.id == *name && one.state == value::SANDBOX_READY)
+        };
+        for (pod, name) in known.into_iter().filter(|(_, name)| !ready(name)) {
+            // It is reported once, and not at all if the pod was removed or got another meanwhile.
+            let mut names = self.names.lock();
+            if names.sandboxes.get(&pod) == Some(&name) {
+                names.sandboxes.remove(&pod);
+                self.table.sandbox_lost(&pod);
             }
         }
         Ok(())

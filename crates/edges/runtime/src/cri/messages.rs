@@ -401,6 +401,38 @@ messages! {
         #[prost(string, tag = "11")]
         message: String,
     }
+    ListContainerStatsRequest {
+        #[prost(message, optional, tag = "1")]
+        filter: Option<ContainerStatsFilter>,
+    }
+    ContainerStatsFilter {
+        #[prost(string, tag = "2")]
+        pod_sandbox_id: String,
+    }
+    ListContainerStatsResponse {
+        #[prost(message, repeated, tag = "1")]
+        stats: Vec<ContainerStats>,
+    }
+    ContainerStats {
+        #[prost(message, optional, tag = "1")]
+        attributes: Option<ContainerAttributes>,
+        #[prost(message, optional, tag = "4")]
+        writable_layer: Option<FilesystemUsage>,
+    }
+    ContainerAttributes {
+        #[prost(message, optional, tag = "2")]
+        metadata: Option<ContainerMetadata>,
+        #[prost(btree_map = "string, string", tag = "3")]
+        labels: BTreeMap<String, String>,
+    }
+    FilesystemUsage {
+        #[prost(message, optional, tag = "3")]
+        used_bytes: Option<Amount>,
+    }
+    Amount {
+        #[prost(uint64, tag = "1")]
+        value: u64,
+    }
     ExecSyncRequest {
         #[prost(string, tag = "1")]
         container_id: String,
@@ -448,6 +480,12 @@ messages! {
     StreamsResponse {
         #[prost(string, tag = "1")]
         url: String,
+    }
+
+    // What happened to a container or a sandbox.
+    ContainerEvent {
+        #[prost(string, tag = "1")]
+        container_id: String,
     }
 
     // What containerd says by itself, on the same socket.

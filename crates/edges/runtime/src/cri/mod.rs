@@ -16,6 +16,7 @@ mod messages;
 mod mounts;
 mod pod;
 pub mod private;
+mod stats;
 mod streams;
 
 use crate::process::layout::Layout;
@@ -23,9 +24,9 @@ use crate::process::network::system;
 use crate::process::table::Table;
 use crate::process::{blocking, pod as files};
 use crate::{
-    AddressRange, Attachable, ContainerId, ContainerSpec, ContainerState, Events, ExecOutcome, ExecRequest,
-    Exit, FileSet, Pending, PodState, PodUid, Runtime, RuntimeError, Sandbox, SandboxSpec, Session,
-    SessionRequest, Signal, VolumeName,
+    AddressRange, Attachable, ContainerId, ContainerSpec, ContainerState, DiskUse, Events, ExecOutcome,
+    ExecRequest, Exit, FileSet, Pending, PodState, PodUid, Runtime, RuntimeError, Sandbox, SandboxSpec,
+    Session, SessionRequest, Signal, VolumeName,
 };
 use client::{Client, failed};
 use messages::{VersionRequest, VersionResponse};
@@ -34,6 +35,7 @@ use pointsman_fabric::Netns;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
@@ -82,6 +84,8 @@ struct Inner {
     trouble: watch::Sender<Option<String>>,
     /// A container may have ended.
     stirred: Notify,
+    /// A sandbox may have.
+    sandbox_stirred: AtomicBool,
     /// Closed when the runtime is dropped.
     open: watch::Sender<()>,
 }
@@ -124,6 +128,7 @@ impl CriRuntime {
             ranges: watch::Sender::new(String::new()),
             trouble: watch::Sender::new(None),
             stirred: Notify::new(),
+            sandbox_stirred: AtomicBool::new(false),
             open: watch::Sender::new(()),
         });
         inner.find().await?;
@@ -219,6 +224,11 @@ impl Runtime for CriRuntime {
 
     fn list(&self) -> Pending<'_, Vec<PodState>> {
         Box::pin(self.inner.list())
+    }
+
+    fn disk_use(&self, pod: &PodUid) -> Pending<'_, DiskUse> {
+        let pod = pod.clone();
+        Box::pin(async move { self.inner.disk_use(&pod).await })
     }
 
     fn trouble(&self) -> watch::Receiver<Option<String>> {

@@ -100,20 +100,23 @@ impl Inner {
 
     /// All sandboxes of a pod, whatever became of them.
     async fn sandboxes_of(&self, pod: &PodUid) -> Result<Vec<PodSandbox>, RuntimeError> {
-        let mut all = self.sandboxes().await?;
+        let mut all = self.all_sandboxes().await?;
         all.retain(|sandbox| uid(sandbox).as_ref() == Some(pod));
         Ok(all)
     }
 
-    async fn sandboxes(&self) -> Result<Vec<PodSandbox>, RuntimeError> {
+    pub(super) async fn sandboxes(&self) -> Result<Vec<PodSandbox>, Status> {
         let filter = PodSandboxFilter {
             label_selector: config::ours(&self.layout),
         };
         let request = ListPodSandboxRequest { filter: Some(filter) };
-        let answer: Result<ListPodSandboxResponse, _> = self.client.runtime("ListPodSandbox", request).await;
-        Ok(answer
-            .map_err(|status| failed("list the sandboxes", &status))?
-            .items)
+        let answer: ListPodSandboxResponse = self.client.runtime("ListPodSandbox", request).await?;
+        Ok(answer.items)
+    }
+
+    async fn all_sandboxes(&self) -> Result<Vec<PodSandbox>, RuntimeError> {
+        let answer = self.sandboxes().await;
+        answer.map_err(|status| failed("list the sandboxes", &status))
     }
 
     pub(super) async fn containers(&self) -> Result<Vec<Container>, Status> {
@@ -141,7 +144,7 @@ impl Inner {
 
     /// Learns what an earlier process left.
     pub(super) async fn find(&self) -> Result<(), RuntimeError> {
-        for sandbox in self.sandboxes().await? {
+        for sandbox in self.all_sandboxes().await? {
             if let Some(pod) = uid(&sandbox).filter(|_| sandbox.state == value::SANDBOX_READY) {
                 self.names.lock().sandboxes.insert(pod, sandbox.id);
             }
@@ -179,7 +182,7 @@ impl Inner {
     pub(super) async fn list(self: &Arc<Self>) -> Result<Vec<PodState>, RuntimeError> {
         let mut ready = BTreeMap::new();
         let mut pods: BTreeSet<PodUid> = BTreeSet::new();
-        for sandbox in self.sandboxes().await? {
+        for sandbox in self.all_sandboxes().await? {
             let Some(pod) = uid(&sandbox) else { continue };
             if sandbox.state == value::SANDBOX_READY {
                 ready.insert(pod.clone(), sandbox.id);
@@ -227,6 +230,8 @@ impl Inner {
                 self.stop(id, crate::Signal::KILL, Duration::ZERO).await?;
             }
         }
+        // From here on it is not lost, but gone.
+        self.names.lock().sandboxes.remove(pod);
         for sandbox in self.sandboxes_of(pod).await? {
             self.remove_sandbox(&sandbox.id)
                 .await
@@ -237,9 +242,7 @@ impl Inner {
         for id in &containers {
             self.table.remove(id);
         }
-        let mut names = self.names.lock();
-        names.sandboxes.remove(pod);
-        names.containers.retain(|id, _| id.pod != *pod);
+        self.names.lock().containers.retain(|id, _| id.pod != *pod);
         Ok(())
     }
 

@@ -10,6 +10,7 @@ pub mod addresses;
 mod cgroups;
 mod container;
 mod control;
+pub(crate) mod disk;
 pub(crate) mod launch;
 pub(crate) mod layout;
 pub(crate) mod network;
@@ -34,9 +35,9 @@ use tokio::sync::watch;
 
 use crate::shim::protocol::Root;
 use crate::{
-    AddressRange, Attachable, ContainerId, ContainerSpec, ContainerState, Events, ExecOutcome, ExecRequest,
-    Exit, FileSet, Pending, PodState, PodUid, Runtime, RuntimeError, Sandbox, SandboxSpec, Session,
-    SessionRequest, Signal, VolumeName,
+    AddressRange, Attachable, ContainerId, ContainerSpec, ContainerState, DiskUse, Events, ExecOutcome,
+    ExecRequest, Exit, FileSet, Pending, PodState, PodUid, Runtime, RuntimeError, Sandbox, SandboxSpec,
+    Session, SessionRequest, Signal, VolumeName,
 };
 pub use abilities::Abilities;
 use addresses::Addresses;
@@ -242,6 +243,11 @@ impl Runtime for ProcessRuntime {
     fn list(&self) -> Pending<'_, Vec<PodState>> {
         let inner = Arc::clone(&self.inner);
         Box::pin(blocking(move || inner.list()))
+    }
+
+    fn disk_use(&self, pod: &PodUid) -> Pending<'_, DiskUse> {
+        let (inner, pod) = (Arc::clone(&self.inner), pod.clone());
+        Box::pin(blocking(move || disk::below_root(&inner.layout, &pod)))
     }
 
     fn subscribe(&self) -> Events {

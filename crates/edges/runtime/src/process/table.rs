@@ -87,6 +87,11 @@ impl Table {
         }
     }
 
+    /// Reports a pod whose containers have lost what they share.
+    pub fn sandbox_lost(&self, pod: &PodUid) {
+        self.publish(&RuntimeEvent::SandboxLost { pod: pod.clone() });
+    }
+
     /// Forgets a container.
     pub fn remove(&self, id: &ContainerId) {
         self.containers.lock().remove(id);

@@ -5,9 +5,9 @@
 //! Renaming a new `..data` over the old one switches all files at once.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink};
 use std::path::{Component, Path, PathBuf};
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -112,9 +112,11 @@ fn is_same(directory: &Path, files: &FileSet, group: Option<u32>) -> bool {
     }
     files.files.iter().all(|(path, content)| {
         let path = data.join(path);
-        let mode = fs::metadata(&path).map(|found| found.permissions().mode() & 0o7777);
         let wanted = effective_mode(content.mode, group);
-        fs::read(&path).is_ok_and(|bytes| bytes == content.bytes) && mode.is_ok_and(|mode| mode == wanted)
+        let fits = |found: fs::Metadata| {
+            found.mode() & 0o7777 == wanted && content.owner.is_none_or(|owner| owner == found.uid())
+        };
+        fs::metadata(&path).is_ok_and(fits) && fs::read(&path).is_ok_and(|bytes| bytes == content.bytes)
     })
 }
 
@@ -166,15 +168,20 @@ fn write_file(base: &Path, path: &str, content: &crate::FileContent, group: Opti
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
     }
-    let mut file = File::create(&path)?;
+    // Nobody else reads it before it is as it should be.
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&path)?;
     file.write_all(&content.bytes)?;
-    chown(&path, None, group)?;
+    chown(&path, content.owner, group)?;
     file.set_permissions(fs::Permissions::from_mode(effective_mode(content.mode, group)))
 }
 
-/// A group that owns the file may also read it.
+/// With a group of its own, the file's owner and that group may read it, whatever its mode says (the kubelet's rule).
 fn effective_mode(mode: u32, group: Option<u32>) -> u32 {
-    mode & 0o7777 | group.map_or(0, |_| 0o040)
+    mode & 0o7777 | group.map_or(0, |_| 0o440)
 }
 
 /// Makes the visible names lead through `..data`, and removes those that lead nowhere any more.
@@ -207,6 +214,7 @@ mod tests {
             let content = FileContent {
                 bytes: text.as_bytes().to_vec(),
                 mode: 0o644,
+                owner: None,
             };
             ((*path).to_owned(), content)
         };
@@ -230,7 +238,7 @@ mod tests {
             "nothing had changed"
         );
         // A reader that holds the old directory keeps seeing the old files.
-        let old = File::open(directory.path().join("a")).unwrap();
+        let old = fs::File::open(directory.path().join("a")).unwrap();
         write_files(directory.path(), &files(&[("a", "3")]), None).unwrap();
         assert_eq!(io::read_to_string(old).unwrap(), "1");
         assert_eq!((read("a"), read("sub/b")), (Some("3".into()), None));

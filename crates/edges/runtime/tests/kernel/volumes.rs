@@ -12,6 +12,7 @@ fn files(entries: &[(&str, &str)]) -> FileSet {
     let content = |text: &str| FileContent {
         bytes: text.as_bytes().to_vec(),
         mode: 0o644,
+        owner: None,
     };
     FileSet {
         files: entries

@@ -16,7 +16,8 @@ for_both! {
     a_second_start_of_one_run_starts_nothing_and_a_next_run_is_another,
     what_cannot_run_says_why,
     what_a_program_is_kept_from_it_cannot_do,
-    files_of_a_volume_change_while_the_program_runs,
+    a_pod_says_how_much_it_has_on_disk,
+    files_of_a_volume_have_an_owner_and_change_while_the_program_runs,
 }
 
 async fn a_container_writes_its_log_and_its_end_is_told(place: Place) {
@@ -253,19 +254,66 @@ async fn what_a_program_is_kept_from_it_cannot_do(place: Place) {
     place.remove("a").await;
 }
 
-async fn files_of_a_volume_change_while_the_program_runs(place: Place) {
+async fn a_pod_says_how_much_it_has_on_disk(place: Place) {
+    let mut pod = place.sandbox("a");
+    let scratch = |medium| VolumeSource::Scratch {
+        medium,
+        size_limit: None,
+    };
+    let of = |name: &str, medium| VolumeSpec {
+        name: volume(name),
+        source: scratch(medium),
+    };
+    pod.volumes = vec![of("data", Medium::Disk), of("ram", Medium::Memory)];
+    place.runtime.open_sandbox(pod.clone()).await.unwrap();
+    let script = "w() { dd if=/dev/zero bs=1000 count=$1 2>/dev/null; }; \
+        w 3000 >/data/file; w 2000 >/ram/file; w 5000 >/own; w 50 | tr '\\0' x; exec sleep 76006";
+    let mut spec = place.shell("a", 0, script);
+    spec.mounts = vec![mount("data", "/data", None), mount("ram", "/ram", None)];
+    let id = place.runtime.start(spec).await.unwrap().id;
+    // What programs write besides volumes is in memory with processes, and on disk with a container runtime.
+    let layer = if place.containerd.is_some() { 5_000_000 } else { 0 };
+    let written = async {
+        loop {
+            let used = place.runtime.disk_use(&pod.pod).await.unwrap();
+            let own = used.containers.get(&id.name).copied().unwrap_or(0);
+            if used.volumes[&volume("data")] >= 3_000_000 && own >= 50_000 + layer {
+                return (used.volumes, own);
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let (volumes, own) = tokio::time::timeout(PATIENCE, written)
+        .await
+        .expect("it is written");
+    assert_eq!(
+        volumes.keys().collect::<Vec<_>>(),
+        [&volume("data")],
+        "others are not on disk"
+    );
+    assert!(
+        volumes[&volume("data")] < 4_000_000 && own < layer + 1_000_000,
+        "{volumes:?} {own}"
+    );
+    place.remove("a").await;
+    assert!(place.runtime.disk_use(&pod.pod).await.is_err());
+}
+
+async fn files_of_a_volume_have_an_owner_and_change_while_the_program_runs(place: Place) {
     let files = |text: &str| FileSet {
         files: [(
             "sub/file".to_owned(),
             FileContent {
                 bytes: text.into(),
-                mode: 0o644,
+                mode: 0o600,
+                owner: Some(1000),
             },
         )]
         .into(),
         in_memory: true,
     };
     let mut pod = place.sandbox("a");
+    pod.volume_group = Some(4500);
     pod.volumes = vec![VolumeSpec {
         name: volume("conf"),
         source: VolumeSource::Files(files("old")),
@@ -278,6 +326,8 @@ async fn files_of_a_volume_change_while_the_program_runs(place: Place) {
     ];
     let id = place.runtime.start(spec).await.unwrap().id;
     assert_eq!(place.says(&id, "cat /conf/sub/file /one").await, "oldold");
+    let whose = "stat -L -c '%u %g %a' /conf/sub/file";
+    assert_eq!(place.says(&id, whose).await, "1000 4500 640");
     place
         .runtime
         .update_files(&pod.pod, &volume("conf"), files("new"))
@@ -285,6 +335,7 @@ async fn files_of_a_volume_change_while_the_program_runs(place: Place) {
         .unwrap();
     // A file that is mounted by itself stays what it was, as everywhere.
     assert_eq!(place.says(&id, "cat /conf/sub/file /one").await, "newold");
+    assert_eq!(place.says(&id, whose).await, "1000 4500 640");
     assert_ne!(place.says(&id, "touch /conf/x && echo made").await, "made");
     place.remove("a").await;
 }

@@ -2,7 +2,7 @@
 
 use crate::for_both;
 use crate::place::{PATIENCE, Place, pod};
-use pointsman_runtime::{ContainerStatus, ExitCause, Network, RuntimeEvent, Signal};
+use pointsman_runtime::{ContainerStatus, ExitCause, Network, RuntimeError, RuntimeEvent, Signal};
 use std::time::Duration;
 
 for_both! {
@@ -113,14 +113,23 @@ async fn containers_go_on_while_containerd_is_down_and_a_lost_sandbox_is_made_ag
         .filter(|words| words[1] != pid.to_string())
         .map(|words| words[0].to_owned())
         .next();
+    let mut events = place.runtime.subscribe();
     ctr(&["tasks", "kill", "--signal", "KILL", &sandbox.unwrap()]);
-    let lost = async {
-        while place.runtime.list().await.unwrap()[0].sandbox.is_some() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, lost).await.unwrap();
+    let told = tokio::time::timeout(PATIENCE, events.recv()).await.unwrap();
+    assert_eq!(told, Some(RuntimeEvent::SandboxLost { pod: pod("a") }));
+    assert!(place.runtime.list().await.unwrap()[0].sandbox.is_none());
+    assert_eq!(place.says(&id, "echo here").await, "here");
+    let late = place.runtime.start(place.shell("a", 1, "exec sleep 76025")).await;
+    assert!(matches!(late, Err(RuntimeError::NoSuchPod(_))), "{late:?}");
+    assert_eq!(
+        events.recv().await,
+        Some(RuntimeEvent::SandboxLost { pod: pod("a") })
+    );
     place.runtime.remove_pod(&pod("a")).await.unwrap();
     place.run("a", "exec sleep 76025").await;
     place.remove("a").await;
+    // What is removed on request is not lost.
+    while let Ok(event) = events.try_recv() {
+        assert!(!matches!(event, RuntimeEvent::SandboxLost { .. }), "{event:?}");
+    }
 }

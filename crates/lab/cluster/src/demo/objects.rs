@@ -1,6 +1,7 @@
 //! The Deployment and the Service of the demonstration.
 
 use super::Stage;
+use crate::pod_program::PodProgram;
 use crate::rollout::{self, is_rolled_out};
 use anyhow::{Context, bail};
 use pointsman_api_client::{ApiError, Client, DeleteOptions, Patch, Resource, Scope};
@@ -22,7 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Creates what is missing, and brings up to date what an earlier demonstration left.
 pub async fn create(stage: &Stage) -> anyhow::Result<()> {
-    let deployment = rollout::deployment(NAME, &stage.program, POD_PORT, REPLICAS);
+    let program = PodProgram::of_host(&stage.program);
+    let deployment = rollout::deployment(NAME, &program, POD_PORT, REPLICAS);
     apply(&stage.client, Resource::DEPLOYMENTS, &deployment).await?;
     apply(&stage.client, Resource::SERVICES, &service()).await
 }

@@ -7,6 +7,7 @@ use pointsman_model::{Labels, Moment, Text};
 use pointsman_node_health::Renewal;
 use pointsman_objects::names::{NOT_READY_TAINT, UNREACHABLE_TAINT, ZONE_LABEL};
 use pointsman_objects::node::{ConditionKind, NodeCondition};
+use pointsman_objects::pod::Common;
 use pointsman_objects::taint::{Effect, Toleration, TolerationOperator};
 use pointsman_objects::{Condition, ConditionStatus, Metadata, Node, Pod};
 use std::sync::Arc;
@@ -63,7 +64,7 @@ impl SimNode {
                 ..Metadata::default()
             },
             node_name: Some(name),
-            tolerations: tolerations(values),
+            common: with_tolerations(values),
             ready_condition: Some(Condition {
                 status: ConditionStatus::True,
                 changed: None,
@@ -123,11 +124,11 @@ impl SimNode {
     /// A new pod, with the tolerations that new pods get.
     pub fn replace_pod(&mut self, values: Values) {
         self.pod.metadata.uid = "second".into();
-        self.pod.tolerations = tolerations(values);
+        self.pod.common = with_tolerations(values);
     }
 }
 
-fn tolerations(values: Values) -> Arc<[Toleration]> {
+fn with_tolerations(values: Values) -> Arc<Common> {
     let toleration = |key: &str, seconds: u64| Toleration {
         key: key.into(),
         operator: TolerationOperator::Exists,
@@ -135,9 +136,12 @@ fn tolerations(values: Values) -> Arc<[Toleration]> {
         toleration_seconds: i64::try_from(seconds).ok(),
         ..Toleration::default()
     };
-    [
-        toleration(NOT_READY_TAINT, values.tolerations.not_ready),
-        toleration(UNREACHABLE_TAINT, values.tolerations.unreachable),
-    ]
-    .into()
+    Arc::new(Common {
+        tolerations: [
+            toleration(NOT_READY_TAINT, values.tolerations.not_ready),
+            toleration(UNREACHABLE_TAINT, values.tolerations.unreachable),
+        ]
+        .into(),
+        ..Common::default()
+    })
 }

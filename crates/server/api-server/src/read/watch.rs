@@ -74,7 +74,7 @@ pub struct Watcher {
 impl Watcher {
     /// Opens a watch of what the collection held in `generation`.
     pub fn new(server: &Server, work: Arc<Work>, terms: Terms, start: Start, generation: u64) -> Self {
-        let (cache, stop) = (server.cache.clone(), server.stopping());
+        let (cache, stop) = (server.cache.clone(), server.farewell.subscribe());
         let (seen, initial) = match start {
             Start::Snapshot(snapshot) => (snapshot.revision, Some(snapshot.objects.into_iter())),
             Start::After(revision) => (revision, None),

@@ -326,7 +326,7 @@ async fn a_token_of_a_list_expires_with_the_history_however_little_is_written() 
             if answer["code"] == 410 {
                 return answer;
             }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            sleep(Duration::from_millis(50)).await;
         }
     };
     let expired = tokio::time::timeout(Duration::from_secs(20), expired)

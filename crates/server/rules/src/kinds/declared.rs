@@ -12,7 +12,7 @@ use crate::kind::{ActedOn, Kind, Scope, Subresource};
 use crate::meta::NameRule;
 use crate::strategy::declared::Declared;
 use crate::strategy::{declared, endpoint_slice, job, network_policy};
-use crate::table::{Column, Printer, declared as table, workload};
+use crate::table::{Column, Printer, declared as table, simple, workload};
 
 const STATUS: &[Subresource] = &[Status];
 const STATUS_SCALE: &[Subresource] = &[Status, Scale];
@@ -118,13 +118,7 @@ pub static CERTIFICATE_SIGNING_REQUEST: Kind = Kind {
         names: NameRule::PathSegment,
         ..declared::STATUS
     },
-    printer: columns(&[
-        NAME,
-        AGE,
-        text("SignerName", ".spec.signerName"),
-        text("Requestor", ".spec.username"),
-        text("Condition", ".status.conditions[*].type"),
-    ]),
+    printer: simple::CERTIFICATE_SIGNING_REQUEST,
     ..certificates("CertificateSigningRequest", "certificatesigningrequests", Cluster)
 };
 

@@ -137,5 +137,9 @@ mod tests {
             object["spec"]["persistentVolumeClaimRetentionPolicy"]["whenScaled"],
             "Retain"
         );
+        let driver = schema::named("storage.k8s.io", "v1", "CSIDriver").unwrap();
+        let mut object = json!({});
+        declared::fill_in(&mut object, driver);
+        assert_eq!(object["spec"]["attachRequired"], true);
     }
 }

@@ -9,6 +9,8 @@ use crate::meta::validate_labels;
 use crate::selector::LabelSelector;
 use crate::value::{at, at_mut, int_at, list_at, map_at, set, set_default, str_at};
 use serde_json::{Value, json};
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 /// Fills in `spec.replicas` and the template's pod spec.
 pub fn default_workload(object: &mut Value) {
@@ -48,8 +50,32 @@ pub fn validate_pod_spec(object: &Value, path: &[&str], errors: &mut FieldErrors
     let here = path.join(".");
     match at(object, path).and_then(|template| at(template, &["spec"])) {
         None => errors.push(FieldError::required(format!("{here}.spec"), "")),
-        Some(spec) => validate::validate_spec(spec, false, &format!("{here}.spec"), errors),
+        Some(spec) => {
+            let spec = with_claimed_volumes(spec, list_at(object, &["spec", "volumeClaimTemplates"]));
+            validate::validate_spec(&spec, false, &format!("{here}.spec"), errors);
+        }
     }
+}
+
+/// The pod spec with the volumes that a StatefulSet's controller adds for its claims, in the place of those of the same name.
+fn with_claimed_volumes<'a>(spec: &'a Value, claims: &[Value]) -> Cow<'a, Value> {
+    if claims.is_empty() {
+        return Cow::Borrowed(spec);
+    }
+    let names: BTreeSet<&str> = claims
+        .iter()
+        .map(|claim| str_at(claim, &["metadata", "name"]))
+        .collect();
+    let claimed = names
+        .iter()
+        .map(|name| json!({"name": name, "persistentVolumeClaim": {"claimName": name}}));
+    let own = list_at(spec, &["volumes"])
+        .iter()
+        .filter(|volume| !names.contains(str_at(volume, &["name"])));
+    let volumes = claimed.chain(own.cloned()).collect();
+    let mut spec = spec.clone();
+    set(&mut spec, &["volumes"], Value::Array(volumes));
+    Cow::Owned(spec)
 }
 
 /// Keeps what a write to one part of a workload may not change.

@@ -3,7 +3,7 @@ use super::deployment::DeploymentStrategy;
 use super::mangled::mangled;
 use super::replica_set::ReplicaSetStrategy;
 use super::{ClusterSettings, Context, Part, Strategy};
-use crate::kinds;
+use crate::{Kind, kinds};
 use pointsman_model::{Feature, FeatureGates};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -176,6 +176,38 @@ fn all_kinds_refuse_what_cannot_work() {
             );
         }
     }
+}
+
+#[test]
+fn containers_of_a_stateful_set_mount_its_claims() {
+    let sets = Kind::by_type("apps/v1", "StatefulSet").unwrap().strategy;
+    let mut set = web();
+    set["spec"]["volumeClaimTemplates"] = json!([{"metadata": {"name": "data"}, "spec": {}}]);
+    let mount = |names: &[&str]| {
+        let mounts: Vec<Value> = names
+            .iter()
+            .map(|name| json!({"name": name, "mountPath": format!("/{name}")}))
+            .collect();
+        let mut set = edit(
+            &set,
+            "/spec/template/spec/containers/0/volumeMounts",
+            json!(mounts),
+        );
+        // A claim takes the place of the volume of its name, whatever that says.
+        set["spec"]["template"]["spec"]["volumes"] =
+            json!([{"name": "data", "hostPath": {}}, {"name": "own", "emptyDir": {}}]);
+        create(sets, set, true)
+    };
+    let (stored, errors) = mount(&["data", "own"]);
+    assert_eq!(errors, [""; 0]);
+    assert_eq!(
+        stored["spec"]["template"]["spec"]["volumes"][0]["persistentVolumeClaim"],
+        Value::Null
+    );
+    assert_eq!(
+        mount(&["other"]).1,
+        ["spec.template.spec.containers[0].volumeMounts[0].name: Not found: \"other\""]
+    );
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! What is there to say about kinds with little to say?
 
 use super::{AGE, NAME, Printer, age, name, or, text};
-use crate::value::{map_at, str_at};
+use crate::human_duration::human_duration;
+use crate::value::{int_at, list_at, map_at, str_at};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
@@ -36,6 +37,24 @@ pub const CONFIG_NODE: Printer = Printer::new(
         AGE,
     ],
     config_node_cells,
+);
+
+pub const CERTIFICATE_SIGNING_REQUEST: Printer = Printer::new(
+    &[
+        NAME,
+        AGE,
+        text("SignerName", "Who is asked to sign."),
+        text("Requestor", "Who asked."),
+        text(
+            "RequestedDuration",
+            "How long the certificate is asked to be good for.",
+        ),
+        text(
+            "Condition",
+            "Whether it was approved or denied, and whether there is a certificate.",
+        ),
+    ],
+    certificate_signing_request_cells,
 );
 
 fn name_and_age_cells(object: &Value, now: Timestamp) -> Vec<Value> {
@@ -76,4 +95,32 @@ fn config_node_cells(node: &Value, now: Timestamp) -> Vec<Value> {
 
 fn with_text(object: &Value, text: &str, now: Timestamp) -> Vec<Value> {
     vec![name(object), text.into(), age(object, now)]
+}
+
+fn certificate_signing_request_cells(request: &Value, now: Timestamp) -> Vec<Value> {
+    let conditions = list_at(request, &["status", "conditions"]);
+    let has = |of: &str| {
+        conditions
+            .iter()
+            .any(|condition| str_at(condition, &["type"]) == of)
+    };
+    let decided = ["Denied", "Approved"].into_iter().find(|decided| has(decided));
+    let mut state = decided.unwrap_or("Pending").to_owned();
+    if has("Failed") {
+        state.push_str(",Failed");
+    }
+    if !str_at(request, &["status", "certificate"]).is_empty() {
+        state.push_str(",Issued");
+    }
+    let duration = int_at(request, &["spec", "expirationSeconds"]);
+    vec![
+        name(request),
+        age(request, now),
+        str_at(request, &["spec", "signerName"]).into(),
+        str_at(request, &["spec", "username"]).into(),
+        duration
+            .map_or_else(|| "<none>".to_owned(), human_duration)
+            .into(),
+        state.into(),
+    ]
 }

@@ -427,6 +427,21 @@ fn small_kinds_show_their_one_fact() {
             "x|LowUpdateSlowReaction|2m20s",
         ),
         ("config.openshift.io/v1", "Node", json!({}), "x|Default|2m20s"),
+        (
+            "certificates.k8s.io/v1",
+            "CertificateSigningRequest",
+            json!({
+                "spec": {"signerName": "a/b", "username": "ann", "expirationSeconds": 3600},
+                "status": {"conditions": [{"type": "Approved"}], "certificate": "LS0t"},
+            }),
+            "x|2m20s|a/b|ann|60m|Approved,Issued",
+        ),
+        (
+            "certificates.k8s.io/v1",
+            "CertificateSigningRequest",
+            json!({"spec": {"signerName": "a/b", "username": "ann"}}),
+            "x|2m20s|a/b|ann|<none>|Pending",
+        ),
     ] {
         assert_eq!(line(kind(api_version, name), object), expected);
     }
