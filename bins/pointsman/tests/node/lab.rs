@@ -200,9 +200,9 @@ impl Lab {
         tasks.lines().filter(ran).count()
     }
 
-    /// How many containers have ended that the runtime still has.
-    pub fn ended_containers(&self) -> usize {
-        self.ctr(&["tasks", "list"]).matches("STOPPED").count()
+    /// How many containers and sandboxes the runtime has that run.
+    pub fn running_tasks(&self) -> usize {
+        self.ctr(&["tasks", "list"]).matches("RUNNING").count()
     }
 
     /// Kills what holds the pods' namespaces, and says how many there were.
