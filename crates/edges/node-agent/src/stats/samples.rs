@@ -13,7 +13,7 @@ use tokio::time::Instant;
 pub(super) const SHORTEST: Duration = Duration::from_secs(1);
 /// The kubelet's usual one.
 const USUAL: Duration = Duration::from_secs(10);
-/// The longest.
+/// How long ago a reading may be to say something about now.
 const LONGEST: Duration = Duration::from_secs(60);
 /// How far apart the readings are that are kept: so there are a dozen of them at most, however often somebody asks.
 const SPACING: Duration = Duration::from_secs(5);
