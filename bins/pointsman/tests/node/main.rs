@@ -9,6 +9,7 @@ mod periods;
 mod probes;
 mod restart;
 mod security;
+mod stats;
 mod streams;
 mod streams_raw;
 mod trust;

@@ -27,6 +27,7 @@ mod room;
 mod run;
 mod security;
 mod serve;
+mod stats;
 mod streams;
 mod tokens;
 mod translate;

@@ -10,6 +10,7 @@ use crate::node::Frequency;
 use crate::probing::{Commands, Probing, Runs};
 use crate::room::Room;
 use crate::serve::{self, Access, Server};
+use crate::stats::Stats;
 use crate::streams::Streams;
 use crate::work::Tools;
 use pointsman_api_client::connect::connect;
@@ -128,6 +129,7 @@ pub async fn run(
             inputs: inputs.clone(),
             access: Access::new(client.clone(), name),
             streams: Streams::new(runtime.clone(), inputs.clone()),
+            stats: Stats::new(runtime.clone(), inputs.clone(), name, config.root_dir.clone()),
             metrics: metrics.clone(),
             configuration: config.shown.clone(),
         });

@@ -16,10 +16,10 @@ use tokio::time::Instant;
 
 use crate::image::check_image;
 use crate::{
-    AddressRange, ContainerId, ContainerName, ContainerSpec, ContainerState, ContainerStatus, DiskUse,
-    Events, ExecEnd, ExecOutcome, ExecRequest, Exit, ExitCause, FileSet, Network, Pending, PodState, PodUid,
-    Refusal, Runtime, RuntimeError, RuntimeEvent, Sandbox, SandboxSpec, Signal, StartFailure, VolumeName,
-    VolumeSource,
+    AddressRange, ContainerId, ContainerName, ContainerSpec, ContainerState, ContainerStatus, ContainerUsage,
+    DiskUse, Events, ExecEnd, ExecOutcome, ExecRequest, Exit, ExitCause, FileSet, MemoryUse, Network,
+    Pending, PodState, PodUid, PodUsage, Refusal, Runtime, RuntimeError, RuntimeEvent, Sandbox, SandboxSpec,
+    Signal, StartFailure, Usage, VolumeName, VolumeSource,
 };
 
 /// A runtime in memory.
@@ -56,6 +56,7 @@ struct State {
     ranges: Vec<AddressRange>,
     scripts: BTreeMap<(ContainerName, Vec<String>), Scripted>,
     ignores_stop: BTreeSet<ContainerName>,
+    loads: BTreeMap<ContainerName, (f64, u64)>,
     start_failures: BTreeMap<String, StartFailure>,
     next_pid: u32,
     execs: u64,
@@ -105,6 +106,12 @@ impl FakeRuntime {
     pub fn ignore_stop(&self, container: &str) {
         let name = ContainerName::try_new(container).expect("a test names a container");
         self.state.lock().ignores_stop.insert(name);
+    }
+
+    /// Makes containers of this name use so many CPUs from their start on, and so many bytes of memory. Others use none.
+    pub fn load(&self, container: &str, cpus: f64, memory: u64) {
+        let name = ContainerName::try_new(container).expect("a test names a container");
+        self.state.lock().loads.insert(name, (cpus, memory));
     }
 
     /// Makes the start of this program fail from now on, or work again.
@@ -440,6 +447,37 @@ impl Runtime for FakeRuntime {
 
     fn disk_use(&self, _: &PodUid) -> Pending<'_, DiskUse> {
         Box::pin(async move { Ok(DiskUse::default()) })
+    }
+
+    fn usage(&self) -> Pending<'_, Vec<PodUsage>> {
+        Box::pin(async move {
+            let now = self.now();
+            let state = self.state.lock();
+            let of = |container: &Container| {
+                let ContainerStatus::Running { started_at, .. } = *container.status.borrow() else {
+                    return None;
+                };
+                let id = container.spec.id.clone();
+                let (cpus, memory) = state.loads.get(&id.name).copied().unwrap_or_default();
+                let age = now.duration_since(started_at).unwrap_or_default();
+                let memory = MemoryUse {
+                    working_set: memory,
+                    total: Some(memory),
+                    anonymous: Some(memory),
+                };
+                let used = Usage {
+                    at: now,
+                    cpu: Some(age.mul_f64(cpus)),
+                    memory: Some(memory),
+                };
+                Some(ContainerUsage { id, started_at, used })
+            };
+            let pods = state.pods.iter().map(|(uid, pod)| {
+                let containers = pod.containers.values().filter_map(of).collect();
+                PodUsage::of_containers(uid.clone(), containers)
+            });
+            Ok(pods.filter(|pod| !pod.containers.is_empty()).collect())
+        })
     }
 
     fn subscribe(&self) -> Events {

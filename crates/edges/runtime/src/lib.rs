@@ -23,6 +23,7 @@ pub mod session;
 pub mod shim;
 pub mod spec;
 pub mod state;
+pub mod usage;
 
 pub use error::{Refusal, RuntimeError, StartFailure};
 pub use id::{BadId, ContainerId, ContainerName, PodUid, VolumeName};
@@ -38,3 +39,4 @@ pub use state::{
     ContainerState, ContainerStatus, DiskUse, ExecEnd, ExecOutcome, Exit, ExitCause, PodState, RuntimeEvent,
     Sandbox,
 };
+pub use usage::{ContainerUsage, MemoryUse, PodUsage, Usage};

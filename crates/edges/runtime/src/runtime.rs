@@ -8,8 +8,8 @@ use tokio::sync::{mpsc, watch};
 
 use crate::{
     AddressRange, Attachable, ContainerId, ContainerSpec, ContainerState, DiskUse, ExecOutcome, ExecRequest,
-    Exit, FileSet, PodState, PodUid, Refusal, RuntimeError, RuntimeEvent, Sandbox, SandboxSpec, Session,
-    SessionRequest, Signal, VolumeName,
+    Exit, FileSet, PodState, PodUid, PodUsage, Refusal, RuntimeError, RuntimeEvent, Sandbox, SandboxSpec,
+    Session, SessionRequest, Signal, VolumeName,
 };
 
 /// The answer to a request, once it is there.
@@ -84,6 +84,9 @@ pub trait Runtime: Send + Sync {
 
     /// How much the pod has on disk now.
     fn disk_use(&self, pod: &PodUid) -> Pending<'_, DiskUse>;
+
+    /// How much CPU and memory is used now by all pods of which something runs, in order of pod.
+    fn usage(&self) -> Pending<'_, Vec<PodUsage>>;
 
     /// Why no pods can be run here at the moment, now and later.
     fn trouble(&self) -> watch::Receiver<Option<String>> {

@@ -157,6 +157,18 @@ impl FamilyEncoder<'_> {
         self.line("", labels, None, value);
     }
 
+    /// The same with the time at which it was so, in milliseconds since 1970, for what was read some time ago.
+    pub fn sample_at(&mut self, labels: &[(&str, &str)], value: f64, millis: i64) {
+        self.line("", labels, None, value);
+        self.text.pop();
+        // OpenMetrics counts seconds.
+        let written = match self.format {
+            Format::Classic => writeln!(self.text, " {millis}"),
+            Format::OpenMetrics => writeln!(self.text, " {:?}", millis as f64 / 1000.0),
+        };
+        written.expect("writing to a string cannot fail");
+    }
+
     /// Writes a histogram: `buckets` are pairs of upper bound and cumulative count, in order and
     /// without the infinite one.
     pub fn histogram(
@@ -309,7 +321,9 @@ mod tests {
     fn openmetrics_names_counters_without_total_and_ends() {
         let mut encoder = Encoder::new(Format::OpenMetrics);
         encoder.family("a_total", "first", Kind::Counter).sample(&[], 3.0);
-        encoder.family("b", "odd", Kind::Counter).sample(&[], 1.0);
+        encoder
+            .family("b", "odd", Kind::Counter)
+            .sample_at(&[], 1.0, 2500);
         let exemplar = Exemplar {
             trace: "ab".into(),
             value: 0.5,
@@ -320,7 +334,7 @@ mod tests {
             .histogram_with(&[], [(1.0, 2)], (0.75, 2), &[(1.0, exemplar)]);
         assert_eq!(
             encoder.finish(),
-            "# HELP a first\n# TYPE a counter\na_total 3\n# HELP b odd\n# TYPE b unknown\nb 1\n\
+            "# HELP a first\n# TYPE a counter\na_total 3\n# HELP b odd\n# TYPE b unknown\nb 1 2.5\n\
              # HELP c_seconds last\n# TYPE c_seconds histogram\n\
              c_seconds_bucket{le=\"1.0\"} 2 # {trace_id=\"ab\"} 0.5 7.25\n\
              c_seconds_bucket{le=\"+Inf\"} 2\nc_seconds_sum 0.75\nc_seconds_count 2\n# EOF\n"

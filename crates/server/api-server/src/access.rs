@@ -7,6 +7,7 @@ use crate::cache::{Fate, Observer};
 use crate::http::route::Target;
 use crate::request::Request;
 use crate::server::Server;
+use http::Method;
 use parking_lot::RwLock;
 use pointsman_rules::status::Subject;
 use pointsman_rules::value::str_at;
@@ -48,14 +49,18 @@ impl Observer for PolicyIndex {
 
 /// The verb of a request for resources.
 pub fn verb(request: &Request) -> &'static str {
-    let named = request.target.name.is_some();
-    match request.method.as_str() {
+    verb_of(&request.method, request.target.name.is_some(), request.watches())
+}
+
+/// The verb of a method for an object or for a collection.
+pub fn verb_of(method: &Method, named: bool, watches: bool) -> &'static str {
+    match method.as_str() {
         "POST" => "create",
         "PUT" => "update",
         "PATCH" => "patch",
         "DELETE" if named => "delete",
         "DELETE" => "deletecollection",
-        _ if request.watches() => "watch",
+        _ if watches => "watch",
         _ if named => "get",
         _ => "list",
     }

@@ -17,6 +17,7 @@ use crate::http::query::{ListOptions, Query};
 use crate::http::route::{Route, Target, Unserved, route};
 use crate::metrics::RequestLabels;
 use crate::read::select::Selection;
+use crate::read::usage;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::server::Server;
@@ -28,6 +29,7 @@ use jiff::Timestamp;
 use pointsman_rules::ApiError;
 use pointsman_rules::decode::BodyFormat;
 use pointsman_rules::kind::Subresource;
+use pointsman_rules::measured::Measured;
 use pointsman_rules::review::Review;
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
@@ -168,6 +170,25 @@ async fn serve<B: RequestBody>(
             };
             asked.serve(&server, body).await
         }
+        Some(Route::Measured {
+            measured,
+            namespace,
+            name,
+        }) => {
+            let asked = usage::Asked {
+                measured,
+                namespace,
+                name,
+                method,
+                query,
+                accept: text(&head.headers, header::ACCEPT),
+                user,
+            };
+            if let Some(trail) = trail {
+                trail.measures(&asked);
+            }
+            measure(&server, asked).await
+        }
         found => {
             let verb = method.as_str().to_lowercase();
             let unserved = Unserved::of(path).filter(|_| found.is_none());
@@ -249,7 +270,24 @@ impl Asked {
     }
 }
 
-fn only(allowed: &Method, method: &Method, place: &str) -> Result<(), ApiError> {
+/// Serves measurements, and counts.
+async fn measure(server: &Server, asked: usage::Asked) -> Result<Reply, ApiError> {
+    let started = Instant::now();
+    let labels = RequestLabels {
+        verb: counted_verb(asked.verb()),
+        dry_run: "",
+        group: Measured::GROUP,
+        version: Measured::VERSION,
+        resource: asked.measured.plural,
+        subresource: "",
+        scope: scope(asked.name.is_some(), &asked.namespace),
+    };
+    let outcome = asked.serve(server).await;
+    count(server, &labels, &outcome, started);
+    outcome
+}
+
+pub(crate) fn only(allowed: &Method, method: &Method, place: &str) -> Result<(), ApiError> {
     if method == allowed {
         return Ok(());
     }
@@ -448,23 +486,8 @@ fn spans_namespaces(target: &Target) -> bool {
 
 fn labels(request: &Request) -> RequestLabels {
     let target = &request.target;
-    let verb = match access::verb(request) {
-        "create" => "POST",
-        "update" => "PUT",
-        "patch" => "PATCH",
-        "delete" => "DELETE",
-        "deletecollection" => "DELETECOLLECTION",
-        "watch" => "WATCH",
-        "get" => "GET",
-        _ => "LIST",
-    };
-    let scope = match (&target.name, target.namespace.is_empty()) {
-        (Some(_), _) => "resource",
-        (None, false) => "namespace",
-        (None, true) => "cluster",
-    };
     RequestLabels {
-        verb,
+        verb: counted_verb(access::verb(request)),
         dry_run: if request.query.dry_run().unwrap_or(false) {
             "All"
         } else {
@@ -474,7 +497,29 @@ fn labels(request: &Request) -> RequestLabels {
         version: target.kind.version,
         resource: target.kind.plural,
         subresource: target.subresource.map_or("", Subresource::name),
-        scope,
+        scope: scope(target.name.is_some(), &target.namespace),
+    }
+}
+
+/// A verb as upstream's metrics call it.
+fn counted_verb(verb: &str) -> &'static str {
+    match verb {
+        "create" => "POST",
+        "update" => "PUT",
+        "patch" => "PATCH",
+        "delete" => "DELETE",
+        "deletecollection" => "DELETECOLLECTION",
+        "watch" => "WATCH",
+        "get" => "GET",
+        _ => "LIST",
+    }
+}
+
+fn scope(named: bool, namespace: &str) -> &'static str {
+    match (named, namespace.is_empty()) {
+        (true, _) => "resource",
+        (false, false) => "namespace",
+        (false, true) => "cluster",
     }
 }
 

@@ -95,7 +95,7 @@ pub async fn serve(
             Ok(reply)
         }
         Route::Root => Ok(Reply::json(200, paths())),
-        Route::Resource(_) | Route::Review { .. } => Err(ApiError::NoSuchResource),
+        Route::Resource(_) | Route::Review { .. } | Route::Measured { .. } => Err(ApiError::NoSuchResource),
     }
 }
 

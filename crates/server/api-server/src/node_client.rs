@@ -82,13 +82,17 @@ impl NodeClient {
 
     /// The agent at an address.
     pub fn target(&self, address: SocketAddr) -> Result<Target, ApiError> {
+        Ok(self.targets()?(address))
+    }
+
+    /// The agents at any addresses.
+    pub fn targets(&self) -> Result<impl Fn(SocketAddr) -> Target + use<>, ApiError> {
         // Read anew each time: such requests are rare, and certificates are renewed.
         let tls = self.tls().map_err(|error| {
-            ApiError::Unavailable(format!(
-                "cannot prepare to ask the node's agent at {address}: {error}"
-            ))
+            ApiError::Unavailable(format!("cannot prepare to ask the nodes' agents: {error}"))
         })?;
-        Ok(Target::secure(address, Arc::new(tls)))
+        let tls = Arc::new(tls);
+        Ok(move |address| Target::secure(address, tls.clone()))
     }
 
     fn tls(&self) -> Result<ClientConfig, Box<dyn std::error::Error + Send + Sync>> {

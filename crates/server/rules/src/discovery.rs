@@ -1,13 +1,14 @@
 //! What does this server serve, in the words of the discovery API?
 //!
 //! Two forms: the legacy one (`APIGroupList`, `APIResourceList`) and the aggregated one
-//! (`APIGroupDiscoveryList`), both made from [`kinds::ALL`] and [`REVIEWS`]. The core group is always
+//! (`APIGroupDiscoveryList`), both made from [`kinds::ALL`], [`REVIEWS`] and [`MEASURED`](crate::measured::MEASURED). The core group is always
 //! first, so that clients resolve `nodes` to the core Node.
 
 use crate::custom;
 use crate::document::Document;
 use crate::kind::{Kind, Scope, Subresource};
 use crate::kinds;
+use crate::measured::Measured;
 use crate::review::{REVIEWS, Review};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -59,6 +60,7 @@ pub fn group_versions() -> Vec<(&'static str, &'static str)> {
     let all = builtin
         .map(|kind| (kind.group, kind.version))
         .chain(REVIEWS.iter().map(|review| (review.group, Review::VERSION)))
+        .chain([(Measured::GROUP, Measured::VERSION)])
         .chain(own.map(|kind| (kind.group, kind.version)))
         .chain(defined.iter().map(|kind| (kind.group, kind.version)));
     for pair in all {
@@ -104,6 +106,15 @@ pub fn resource_list(group: &str, version: &str) -> Option<Value> {
             "namespaced": review.scope == Scope::Namespaced,
             "kind": review.kind,
             "verbs": ["create"],
+        }));
+    }
+    for measured in Measured::of_group(group, version) {
+        resources.push(json!({
+            "name": measured.plural,
+            "singularName": "",
+            "namespaced": measured.scope == Scope::Namespaced,
+            "kind": measured.kind,
+            "verbs": Measured::VERBS,
         }));
     }
     if resources.is_empty() {
@@ -241,7 +252,8 @@ fn aggregated_group(name: &str) -> Value {
         .map(|(group, version)| {
             let kinds = kinds_of(group, version).map(aggregated_resource);
             let reviews = reviews_of(group, version).map(aggregated_review);
-            let resources: Vec<Value> = kinds.chain(reviews).collect();
+            let measured = Measured::of_group(group, version).map(aggregated_measured);
+            let resources: Vec<Value> = kinds.chain(reviews).chain(measured).collect();
             json!({"version": version, "resources": resources, "freshness": "Current"})
         })
         .collect();
@@ -286,6 +298,16 @@ fn aggregated_review(review: &'static Review) -> Value {
         "scope": scope(review.scope),
         "singularResource": review.singular(),
         "verbs": ["create"],
+    })
+}
+
+fn aggregated_measured(measured: &'static Measured) -> Value {
+    json!({
+        "resource": measured.plural,
+        "responseKind": response_kind((Measured::GROUP, Measured::VERSION, measured.kind)),
+        "scope": scope(measured.scope),
+        "singularResource": "",
+        "verbs": Measured::VERBS,
     })
 }
 

@@ -20,6 +20,7 @@ pub mod field_error;
 pub mod human_duration;
 pub mod kind;
 pub mod kinds;
+pub mod measured;
 pub mod meta;
 pub mod net;
 pub mod openapi;

@@ -2,6 +2,7 @@
 
 use super::Agent;
 use crate::pod::Managed;
+use crate::stats::{Names, PodName};
 use crate::streams::Place;
 use serde_json::value::RawValue;
 use std::path::PathBuf;
@@ -25,6 +26,8 @@ pub(crate) enum Question {
         container: Option<String>,
         answer: oneshot::Sender<Result<Place, LogError>>,
     },
+    /// How the pods are called.
+    Names { answer: oneshot::Sender<Names> },
     /// All pods as they are now.
     Pods {
         answer: oneshot::Sender<Vec<Box<RawValue>>>,
@@ -78,6 +81,16 @@ impl Agent {
                     .named(namespace, pod)
                     .and_then(|(uid, pod)| pod.place(uid, container.as_deref()));
                 let _ = answer.send(place);
+            }
+            Question::Names { answer } => {
+                let names = self.pods.iter().map(|(uid, pod)| {
+                    let name = PodName {
+                        namespace: pod.namespace().to_owned(),
+                        name: pod.name().to_owned(),
+                    };
+                    (uid.clone(), name)
+                });
+                let _ = answer.send(names.collect());
             }
             Question::Pods { answer } => {
                 let pods = self.pods.values().map(|pod| pod.text.clone());

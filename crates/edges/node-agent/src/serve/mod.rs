@@ -15,6 +15,7 @@ pub(crate) use tls::{TlsError, server_config};
 
 use crate::agent::{FoundLog, Input, LogError, Question};
 use crate::metrics::Metrics;
+use crate::stats::Stats;
 use crate::streams::Streams;
 use http::{Method, Request, Response, StatusCode};
 use pointsman_guard::User;
@@ -39,6 +40,7 @@ pub(crate) struct Server {
     pub(crate) inputs: mpsc::UnboundedSender<Input>,
     pub(crate) access: Access,
     pub(crate) streams: Streams,
+    pub(crate) stats: Stats,
     pub(crate) metrics: Metrics,
     /// What `/configz` shows.
     pub(crate) configuration: Value,
@@ -71,6 +73,7 @@ impl Server {
         let known = [
             "healthz",
             "metrics",
+            "stats",
             "configz",
             "pods",
             "logs",
@@ -115,6 +118,19 @@ impl Server {
             ["metrics"] => {
                 let body = self.metrics.registry.render();
                 reply(StatusCode::OK, pointsman_telemetry::CONTENT_TYPE, body)
+            }
+            ["metrics", "resource"] => {
+                let body = self.stats.resource().await;
+                reply(StatusCode::OK, pointsman_telemetry::CONTENT_TYPE, body)
+            }
+            ["stats", "summary"] => {
+                let query = request.uri().query().unwrap_or("").as_bytes();
+                let brief = form_urlencoded::parse(query)
+                    .any(|(name, value)| name == "only_cpu_and_memory" && value == "true");
+                match self.stats.summary(!brief).await {
+                    Ok(summary) => as_json(&summary),
+                    Err(why) => text(StatusCode::INTERNAL_SERVER_ERROR, why),
+                }
             }
             ["configz"] => as_json(&json!({ "kubeletconfig": self.configuration })),
             ["pods"] => {

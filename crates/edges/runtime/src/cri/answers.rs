@@ -26,7 +26,10 @@ pub fn check(bytes: &[u8]) {
             .for_each(|it| drop(config::container_id(it)));
     }
     if let Some(answer) = written_alike::<ListContainerStatsResponse>(bytes) {
-        answer.stats.iter().for_each(|it| drop(stats::layer(it)));
+        answer.stats.iter().for_each(|it| {
+            drop(stats::layer(it));
+            drop(stats::usage_of(it, std::time::SystemTime::UNIX_EPOCH));
+        });
     }
     if let Some(answer) = written_alike::<ContainerStatusResponse>(bytes) {
         let seen = answer.status.unwrap_or_default();

@@ -408,6 +408,8 @@ messages! {
     ContainerStatsFilter {
         #[prost(string, tag = "2")]
         pod_sandbox_id: String,
+        #[prost(btree_map = "string, string", tag = "3")]
+        label_selector: BTreeMap<String, String>,
     }
     ListContainerStatsResponse {
         #[prost(message, repeated, tag = "1")]
@@ -416,6 +418,10 @@ messages! {
     ContainerStats {
         #[prost(message, optional, tag = "1")]
         attributes: Option<ContainerAttributes>,
+        #[prost(message, optional, tag = "2")]
+        cpu: Option<CpuUsage>,
+        #[prost(message, optional, tag = "3")]
+        memory: Option<MemoryUsage>,
         #[prost(message, optional, tag = "4")]
         writable_layer: Option<FilesystemUsage>,
     }
@@ -424,6 +430,20 @@ messages! {
         metadata: Option<ContainerMetadata>,
         #[prost(btree_map = "string, string", tag = "3")]
         labels: BTreeMap<String, String>,
+    }
+    CpuUsage {
+        #[prost(int64, tag = "1")]
+        timestamp: i64,
+        #[prost(message, optional, tag = "2")]
+        usage_core_nano_seconds: Option<Amount>,
+    }
+    MemoryUsage {
+        #[prost(message, optional, tag = "2")]
+        working_set_bytes: Option<Amount>,
+        #[prost(message, optional, tag = "4")]
+        usage_bytes: Option<Amount>,
+        #[prost(message, optional, tag = "5")]
+        rss_bytes: Option<Amount>,
     }
     FilesystemUsage {
         #[prost(message, optional, tag = "3")]

@@ -25,8 +25,8 @@ use crate::process::table::Table;
 use crate::process::{blocking, pod as files};
 use crate::{
     AddressRange, Attachable, ContainerId, ContainerSpec, ContainerState, DiskUse, Events, ExecOutcome,
-    ExecRequest, Exit, FileSet, Pending, PodState, PodUid, Runtime, RuntimeError, Sandbox, SandboxSpec,
-    Session, SessionRequest, Signal, VolumeName,
+    ExecRequest, Exit, FileSet, Pending, PodState, PodUid, PodUsage, Runtime, RuntimeError, Sandbox,
+    SandboxSpec, Session, SessionRequest, Signal, VolumeName,
 };
 use client::{Client, failed};
 use messages::{VersionRequest, VersionResponse};
@@ -229,6 +229,10 @@ impl Runtime for CriRuntime {
     fn disk_use(&self, pod: &PodUid) -> Pending<'_, DiskUse> {
         let pod = pod.clone();
         Box::pin(async move { self.inner.disk_use(&pod).await })
+    }
+
+    fn usage(&self) -> Pending<'_, Vec<PodUsage>> {
+        Box::pin(self.inner.usage())
     }
 
     fn trouble(&self) -> watch::Receiver<Option<String>> {

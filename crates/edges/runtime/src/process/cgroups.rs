@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Limits need the controllers. Where the host gave them to version 1, a container with a limit has a group of the same
-//! name there besides; where they are not to be had, the limit is refused ([`super::abilities`]).
+//! name there besides, and every container one that counts its memory; where they are not to be had, the limit is refused
+//! ([`super::abilities`]).
 
 use std::fs;
 use std::io;
@@ -35,7 +36,7 @@ pub struct Cgroups {
 
 /// Where a limit is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Controller {
+pub(super) enum Controller {
     /// Into the container's own group.
     Unified,
     /// Into a group of version 1 below this one.
@@ -137,6 +138,10 @@ impl Cgroups {
                 }
             }
         }
+        if limits.memory_bytes.is_none() && matches!(self.memory, Controller::Legacy(_)) {
+            // Only to count what it uses: nothing fails for want of that.
+            let _ = self.group(&self.memory, id, &mut paths);
+        }
         if let Some(bytes) = limits.memory_bytes {
             let bytes = bytes.to_string();
             let (group, swap, none) = match self.group(&self.memory, id, &mut paths)? {
@@ -228,16 +233,26 @@ impl Cgroups {
         }
     }
 
+    /// Where the groups of version 2 are.
+    pub(super) fn base(&self) -> &Path {
+        &self.base
+    }
+
+    /// Where memory is counted.
+    pub(super) fn memory(&self) -> &Controller {
+        &self.memory
+    }
+
     fn pod(&self, pod: &PodUid) -> PathBuf {
         self.base.join(pod_name(pod))
     }
 }
 
-fn pod_name(pod: &PodUid) -> String {
+pub(super) fn pod_name(pod: &PodUid) -> String {
     format!("pod{pod}")
 }
 
-fn container_name(id: &ContainerId) -> String {
+pub(super) fn container_name(id: &ContainerId) -> String {
     format!("{}-{}", id.name, id.attempt)
 }
 

@@ -19,6 +19,7 @@ pub(crate) mod record;
 pub(crate) mod session;
 mod shares;
 pub(crate) mod table;
+mod usage;
 pub(crate) mod volume;
 
 use std::ffi::OsString;
@@ -36,8 +37,8 @@ use tokio::sync::watch;
 use crate::shim::protocol::Root;
 use crate::{
     AddressRange, Attachable, ContainerId, ContainerSpec, ContainerState, DiskUse, Events, ExecOutcome,
-    ExecRequest, Exit, FileSet, Pending, PodState, PodUid, Runtime, RuntimeError, Sandbox, SandboxSpec,
-    Session, SessionRequest, Signal, VolumeName,
+    ExecRequest, Exit, FileSet, Pending, PodState, PodUid, PodUsage, Runtime, RuntimeError, Sandbox,
+    SandboxSpec, Session, SessionRequest, Signal, VolumeName,
 };
 pub use abilities::Abilities;
 use addresses::Addresses;
@@ -248,6 +249,11 @@ impl Runtime for ProcessRuntime {
     fn disk_use(&self, pod: &PodUid) -> Pending<'_, DiskUse> {
         let (inner, pod) = (Arc::clone(&self.inner), pod.clone());
         Box::pin(blocking(move || disk::below_root(&inner.layout, &pod)))
+    }
+
+    fn usage(&self) -> Pending<'_, Vec<PodUsage>> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(blocking(move || Ok(inner.usage())))
     }
 
     fn subscribe(&self) -> Events {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
@@ -52,6 +53,18 @@ impl Table {
         let containers = self.containers.lock();
         let of_pod = containers.iter().filter(|(id, _)| id.pod == *pod);
         of_pod.map(|(id, entry)| entry.state(id)).collect()
+    }
+
+    /// What runs, in order, and since when.
+    pub fn running(&self) -> Vec<(ContainerId, SystemTime)> {
+        let containers = self.containers.lock();
+        let running = containers
+            .iter()
+            .filter_map(|(id, entry)| match *entry.status.borrow() {
+                ContainerStatus::Running { started_at, .. } => Some((id.clone(), started_at)),
+                ContainerStatus::Exited(_) => None,
+            });
+        running.collect()
     }
 
     /// Tells everyone that a container runs.

@@ -6,6 +6,7 @@ mod life;
 mod place;
 mod recovery;
 mod streams;
+mod usage;
 
 /// A test for each runtime.
 #[macro_export]

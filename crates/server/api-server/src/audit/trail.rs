@@ -3,12 +3,14 @@
 use crate::access;
 use crate::auth::User;
 use crate::dispatch::{Peer, text};
+use crate::read::usage::Asked;
 use crate::reply::Reply;
 use crate::request::Request;
 use http::header::USER_AGENT;
 use jiff::Timestamp;
 use pointsman_rules::ApiError;
 use pointsman_rules::kind::Subresource;
+use pointsman_rules::measured::Measured;
 use pointsman_rules::review::Review;
 use serde_json::{Map, Value, json};
 use std::net::IpAddr;
@@ -95,6 +97,18 @@ impl Trail {
             ("namespace", namespace),
             ("apiGroup", review.group),
             ("apiVersion", Review::VERSION),
+        ]));
+    }
+
+    /// It is about what is measured.
+    pub fn measures(&mut self, asked: &Asked) {
+        self.verb = asked.verb().to_owned();
+        self.object = Some(reference(&[
+            ("resource", asked.measured.plural),
+            ("namespace", &asked.namespace),
+            ("name", asked.name.as_deref().unwrap_or("")),
+            ("apiGroup", Measured::GROUP),
+            ("apiVersion", Measured::VERSION),
         ]));
     }
 

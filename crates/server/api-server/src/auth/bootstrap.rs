@@ -8,6 +8,7 @@
 use super::authn::{AUTHENTICATED, MASTERS, NODES, UNAUTHENTICATED};
 use super::rbac::{self, Rule, covers};
 use own::{controller_rules, dns_rules, sli_rules};
+use pointsman_rules::measured::Measured;
 use pointsman_rules::value::{self, at, list_at, str_at};
 use serde_json::{Value, json};
 
@@ -149,6 +150,11 @@ fn user_roles() -> Vec<Value> {
         gathered("system:aggregate-to-admin", "admin", admin),
         gathered("system:aggregate-to-edit", "edit", edit_rules()),
         gathered("system:aggregate-to-view", "view", view_rules()),
+        gathered(
+            "system:aggregated-metrics-reader",
+            "view",
+            vec![rule(&[Measured::GROUP], &["nodes", "pods"], READ)],
+        ),
     ]
 }
 

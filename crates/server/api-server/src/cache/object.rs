@@ -32,6 +32,11 @@ pub struct Object {
 pub struct Labels(Box<[(Box<str>, Box<str>)]>);
 
 impl Labels {
+    /// All of them, by key.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(key, value)| (&**key, &**value))
+    }
+
     /// The value of a label, if the object has it.
     pub fn get(&self, key: &str) -> Option<&str> {
         let at = self.0.binary_search_by(|(known, _)| (**known).cmp(key)).ok()?;

@@ -2,7 +2,8 @@
 
 use http::Method;
 use pointsman_rules::Kind;
-use pointsman_rules::kind::Subresource;
+use pointsman_rules::kind::{Scope, Subresource};
+use pointsman_rules::measured::Measured;
 use pointsman_rules::review::Review;
 
 /// What a request path names.
@@ -43,6 +44,13 @@ pub enum Route {
     OpenApi(String, String),
     /// An object or a collection.
     Resource(Target),
+    /// What is measured at the moment of the question.
+    Measured {
+        measured: &'static Measured,
+        /// Empty for nodes, and for pods of all namespaces.
+        namespace: String,
+        name: Option<String>,
+    },
     /// POST of an access review or similar virtual resource.
     Review {
         review: &'static Review,
@@ -126,7 +134,29 @@ pub fn route(path: &str) -> Option<Route> {
         ["api", version] => Some(Route::GroupVersion(String::new(), (*version).into())),
         ["apis", group, version] => Some(Route::GroupVersion((*group).into(), (*version).into())),
         ["api", version, rest @ ..] => resource("", version, rest),
+        ["apis", Measured::GROUP, version, rest @ ..] => measured(version, rest),
         ["apis", group, version, rest @ ..] => resource(group, version, rest),
+        _ => None,
+    }
+}
+
+fn measured(version: &str, rest: &[&str]) -> Option<Route> {
+    let found = |plural: &str, scope: Scope, namespace: &str, name: Option<&str>| {
+        let mut all = Measured::of_group(Measured::GROUP, version);
+        let measured = all.find(|measured| measured.plural == plural)?;
+        // Only a whole collection can be named without a namespace.
+        let fits = measured.scope == scope || namespace.is_empty() && name.is_none();
+        fits.then(|| Route::Measured {
+            measured,
+            namespace: namespace.to_owned(),
+            name: name.map(str::to_owned),
+        })
+    };
+    match *rest {
+        ["namespaces", namespace, plural] => found(plural, Scope::Namespaced, namespace, None),
+        ["namespaces", namespace, plural, name] => found(plural, Scope::Namespaced, namespace, Some(name)),
+        [plural] => found(plural, Scope::Cluster, "", None),
+        [plural, name] => found(plural, Scope::Cluster, "", Some(name)),
         _ => None,
     }
 }
@@ -313,9 +343,32 @@ mod tests {
             "/api/v1/namespaces/a/pods/%2e%2e",
             "/api/v1/namespaces/a/pods/x%2Fy",
             "/api/v1/namespaces/a/pods/%ff",
+            "/apis/metrics.k8s.io/v1/nodes",
+            "/apis/metrics.k8s.io/v1beta1/pods/x",
+            "/apis/metrics.k8s.io/v1beta1/services",
+            "/apis/metrics.k8s.io/v1beta1/namespaces/a/nodes",
+            "/apis/metrics.k8s.io/v1beta1/namespaces/a/pods/x/y",
         ] {
             assert_eq!(route(path), None, "{path}");
         }
+    }
+
+    #[test]
+    fn measurements_are_found_for_all_and_for_one() {
+        let of = |path: &str| match route(&format!("/apis/metrics.k8s.io/v1beta1/{path}")) {
+            Some(Route::Measured {
+                measured,
+                namespace,
+                name,
+            }) => (measured.kind, namespace, name.unwrap_or_default()),
+            other => panic!("{path} is {other:?}"),
+        };
+        let is = |kind, namespace: &str, name: &str| (kind, namespace.to_owned(), name.to_owned());
+        assert_eq!(of("nodes"), is("NodeMetrics", "", ""));
+        assert_eq!(of("nodes/n1"), is("NodeMetrics", "", "n1"));
+        assert_eq!(of("pods"), is("PodMetrics", "", ""));
+        assert_eq!(of("namespaces/a/pods"), is("PodMetrics", "a", ""));
+        assert_eq!(of("namespaces/a/pods/x"), is("PodMetrics", "a", "x"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 pub mod log;
 pub mod render;
 pub mod select;
+pub mod usage;
 pub mod watch;
 
 use crate::cache::collection::Snapshot;
