@@ -175,7 +175,10 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
 
 /// Starts the server; returns once it is ready.
 pub async fn launch(flags: Flags) -> anyhow::Result<Running> {
-    Ok(start(config(flags)?).await?)
+    let running = start(config(flags)?).await?;
+    // Reading a large store takes more than what stays.
+    pointsman_kernel::memory::return_unused();
+    Ok(running)
 }
 
 fn config(flags: Flags) -> anyhow::Result<Config> {

@@ -31,32 +31,33 @@ pub fn encode(kind: &Kind, object: &Value) -> Bytes {
         .get("metadata")
         .and_then(Value::as_object)
         .unwrap_or(&empty);
-    let mut out = BytesMut::with_capacity(512);
-    out.put_slice(head(kind).as_bytes());
+    let mut out = Vec::with_capacity(1024);
+    out.extend_from_slice(head(kind).as_bytes());
     put_fields(
         &mut out,
         metadata.iter().filter(|(name, _)| *name != "resourceVersion"),
     );
-    out.put_u8(b'}');
+    out.push(b'}');
     let rest = fields
         .iter()
         .filter(|(name, _)| !matches!(name.as_str(), "kind" | "apiVersion" | "metadata"));
     for (name, value) in rest {
-        out.put_u8(b',');
+        out.push(b',');
         put_fields(&mut out, std::iter::once((name, value)));
     }
-    out.put_u8(b'}');
-    out.freeze()
+    out.push(b'}');
+    // The store keeps recent values in memory, and counts what they hold and not what they were given room for.
+    Bytes::from(out.into_boxed_slice())
 }
 
-fn put_fields<'a>(out: &mut BytesMut, fields: impl Iterator<Item = (&'a String, &'a Value)>) {
+fn put_fields<'a>(out: &mut Vec<u8>, fields: impl Iterator<Item = (&'a String, &'a Value)>) {
     for (at, (name, value)) in fields.enumerate() {
         if at > 0 {
-            out.put_u8(b',');
+            out.push(b',');
         }
-        serde_json::to_writer((&mut *out).writer(), name).expect("writing a string to memory");
-        out.put_u8(b':');
-        serde_json::to_writer((&mut *out).writer(), value).expect("writing JSON to memory");
+        serde_json::to_writer(&mut *out, name).expect("writing a string to memory");
+        out.push(b':');
+        serde_json::to_writer(&mut *out, value).expect("writing JSON to memory");
     }
 }
 
@@ -133,18 +134,20 @@ impl Encoded {
         let Some(rest) = rest else {
             return Err(ForeignBytes { expected: head });
         };
+        let comma = if rest.starts_with(b"}") { "" } else { "," };
+        let version = format!(r#""resourceVersion":"{revision}"{comma}"#);
         let start = event.line_start();
-        let mut line = BytesMut::with_capacity(start.len() + stored.len() + 48);
-        line.put_slice(start.as_bytes());
-        line.put_slice(head.as_bytes());
-        line.put_slice(format!(r#""resourceVersion":"{revision}""#).as_bytes());
-        if !rest.starts_with(b"}") {
-            line.put_u8(b',');
-        }
-        line.put_slice(rest);
-        line.put_slice(LINE_END.as_bytes());
+        // As large as it gets, and no larger: it is kept as long as the object.
+        let line = [
+            start.as_bytes(),
+            head.as_bytes(),
+            version.as_bytes(),
+            rest,
+            LINE_END.as_bytes(),
+        ]
+        .concat();
         Ok(Self {
-            line: line.freeze(),
+            line: line.into(),
             event,
         })
     }

@@ -14,7 +14,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 /// The verbs that a subresource answers to.
@@ -50,27 +50,77 @@ pub fn subresource_kind(kind: &Kind, subresource: Subresource) -> (&'static str,
     }
 }
 
-/// Every served group and version once, core first, custom kinds last.
-pub fn group_versions() -> Vec<(&'static str, &'static str)> {
-    let builtin = kinds::ALL.iter().filter(|kind| !kind.custom);
-    let own = kinds::ALL.iter().filter(|kind| kind.custom);
-    let defined = custom::served();
-    let mut found: Vec<(&str, &str)> = Vec::new();
-    let mut seen = HashSet::new();
-    let all = builtin
-        .map(|kind| (kind.group, kind.version))
-        .chain(REVIEWS.iter().map(|review| (review.group, Review::VERSION)))
-        .chain([(Measured::GROUP, Measured::VERSION)])
-        .chain(own.map(|kind| (kind.group, kind.version)))
-        .chain(defined.iter().map(|kind| (kind.group, kind.version)));
-    for pair in all {
-        if seen.insert(pair) {
-            found.push(pair);
+/// What is served, in order. With hundreds of definitions nobody can afford to go through all kinds for each of them.
+struct Served {
+    /// The state of the definitions that this is made from.
+    generation: u64,
+    /// Every group and version once, core first, custom kinds last.
+    versions: Vec<(&'static str, &'static str)>,
+    kinds: HashMap<(&'static str, &'static str), Vec<&'static Kind>>,
+}
+
+impl Served {
+    /// What is served now, made anew when definitions have changed.
+    fn now() -> Arc<Self> {
+        static NOW: RwLock<Option<Arc<Served>>> = RwLock::new(None);
+        let generation = custom::generation();
+        let known = NOW.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(known) = known.filter(|known| known.generation == generation) {
+            return known;
+        }
+        let made = Arc::new(Self::new(generation));
+        *NOW.write().unwrap_or_else(PoisonError::into_inner) = Some(made.clone());
+        made
+    }
+
+    fn new(generation: u64) -> Self {
+        let builtin = kinds::ALL.iter().filter(|kind| !kind.custom);
+        let own = kinds::ALL.iter().filter(|kind| kind.custom);
+        let defined = custom::served();
+        let mut versions = Vec::new();
+        let mut seen = HashSet::new();
+        let all = builtin
+            .map(|kind| (kind.group, kind.version))
+            .chain(REVIEWS.iter().map(|review| (review.group, Review::VERSION)))
+            .chain([(Measured::GROUP, Measured::VERSION)])
+            .chain(own.map(|kind| (kind.group, kind.version)))
+            .chain(defined.iter().map(|kind| (kind.group, kind.version)));
+        for pair in all {
+            if seen.insert(pair) {
+                versions.push(pair);
+            }
+        }
+        // A stable sort: the order within each half stays.
+        versions.sort_by_key(|(group, _)| !group.is_empty());
+        let mut kinds: HashMap<_, Vec<_>> = HashMap::new();
+        for kind in kinds::ALL.iter().copied().chain(defined) {
+            kinds.entry((kind.group, kind.version)).or_default().push(kind);
+        }
+        Self {
+            generation,
+            versions,
+            kinds,
         }
     }
-    // A stable sort: the order within each half stays.
-    found.sort_by_key(|(group, _)| !group.is_empty());
-    found
+
+    /// The named groups with their versions, without core.
+    fn groups(&self) -> Vec<(&'static str, Vec<&'static str>)> {
+        let mut places = HashMap::new();
+        let mut groups: Vec<(_, Vec<_>)> = Vec::new();
+        for (group, version) in self.versions.iter().filter(|(group, _)| !group.is_empty()) {
+            let at = *places.entry(group).or_insert(groups.len());
+            if at == groups.len() {
+                groups.push((*group, Vec::new()));
+            }
+            groups[at].1.push(*version);
+        }
+        groups
+    }
+}
+
+/// Every served group and version once, core first, custom kinds last.
+pub fn group_versions() -> Vec<(&'static str, &'static str)> {
+    Served::now().versions.clone()
 }
 
 /// `APIVersions`, for `/api`.
@@ -80,13 +130,19 @@ pub fn api_versions() -> Value {
 
 /// `APIGroupList`, for `/apis`.
 pub fn group_list() -> Value {
-    let groups: Vec<Value> = groups().into_iter().filter_map(group_entry).collect();
+    let groups = Served::now().groups();
+    let groups: Vec<Value> = groups
+        .iter()
+        .map(|(group, versions)| group_entry(group, versions))
+        .collect();
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 }
 
 /// `APIGroup`, for `/apis/<group>`.
 pub fn group(name: &str) -> Option<Value> {
-    let mut entry = group_entry(name)?;
+    let groups = Served::now().groups();
+    let (_, versions) = groups.iter().find(|(group, _)| *group == name)?;
+    let mut entry = group_entry(name, versions);
     entry["kind"] = json!("APIGroup");
     entry["apiVersion"] = json!("v1");
     Some(entry)
@@ -131,7 +187,9 @@ pub fn resource_list(group: &str, version: &str) -> Option<Value> {
 /// `APIGroupDiscoveryList` for `/api`: the core group.
 pub fn aggregated_core() -> Arc<Document> {
     static DOCUMENT: OnceLock<Arc<Document>> = OnceLock::new();
-    DOCUMENT.get_or_init(|| Arc::new(aggregated(&[""]))).clone()
+    DOCUMENT
+        .get_or_init(|| Arc::new(aggregated(&[("", vec!["v1"])])))
+        .clone()
 }
 
 /// `APIGroupDiscoveryList` for `/apis`: all groups but core.
@@ -142,7 +200,7 @@ pub fn aggregated_groups() -> Arc<Document> {
     if let Some((_, document)) = known.filter(|(at, _)| *at == generation) {
         return document;
     }
-    let document = Arc::new(aggregated(&groups()));
+    let document = Arc::new(aggregated(&Served::now().groups()));
     let mut known = DOCUMENT.write().unwrap_or_else(PoisonError::into_inner);
     *known = Some((generation, document.clone()));
     document
@@ -158,11 +216,9 @@ pub fn group_version(group: &str, version: &str) -> String {
 }
 
 /// The kinds of one group and version.
-pub fn kinds_of<'a>(group: &'a str, version: &'a str) -> impl Iterator<Item = &'static Kind> + use<'a> {
-    let built_in = kinds::ALL.iter().copied();
-    built_in
-        .chain(custom::served())
-        .filter(move |kind| kind.group == group && kind.version == version)
+pub fn kinds_of(group: &str, version: &str) -> impl Iterator<Item = &'static Kind> + use<> {
+    let kinds = Served::now().kinds.get(&(group, version)).cloned();
+    kinds.into_iter().flatten()
 }
 
 /// The reviews of one group and version.
@@ -172,22 +228,11 @@ pub fn reviews_of(group: &str, version: &str) -> impl Iterator<Item = &'static R
         .filter(move |review| review.group == group && version == Review::VERSION)
 }
 
-/// The named groups, without core.
-fn groups() -> Vec<&'static str> {
-    let mut groups: Vec<&str> = group_versions().into_iter().map(|(group, _)| group).collect();
-    let mut seen = HashSet::new();
-    groups.retain(|group| !group.is_empty() && seen.insert(*group));
-    groups
-}
-
-fn group_entry(name: &str) -> Option<Value> {
-    let versions: Vec<Value> = group_versions()
-        .into_iter()
-        .filter(|(group, _)| *group == name && !name.is_empty())
-        .map(|(group, version)| json!({"groupVersion": group_version(group, version), "version": version}))
-        .collect();
-    let preferred = versions.first()?.clone();
-    Some(json!({"name": name, "versions": versions, "preferredVersion": preferred}))
+fn group_entry(name: &str, versions: &[&str]) -> Value {
+    let entry = |version: &&str| json!({"groupVersion": group_version(name, version), "version": version});
+    let versions: Vec<Value> = versions.iter().map(entry).collect();
+    let preferred = versions.first().cloned().unwrap_or_default();
+    json!({"name": name, "versions": versions, "preferredVersion": preferred})
 }
 
 fn resource_entry(kind: &Kind) -> Value {
@@ -235,8 +280,11 @@ fn add_aliases(entry: &mut Value, kind: &Kind) {
     }
 }
 
-fn aggregated(groups: &[&str]) -> Document {
-    let items: Vec<Value> = groups.iter().map(|group| aggregated_group(group)).collect();
+fn aggregated(groups: &[(&str, Vec<&str>)]) -> Document {
+    let items: Vec<Value> = groups
+        .iter()
+        .map(|(group, versions)| aggregated_group(group, versions))
+        .collect();
     Document::new(&json!({
         "kind": "APIGroupDiscoveryList",
         "apiVersion": "apidiscovery.k8s.io/v2",
@@ -245,14 +293,13 @@ fn aggregated(groups: &[&str]) -> Document {
     }))
 }
 
-fn aggregated_group(name: &str) -> Value {
-    let versions: Vec<Value> = group_versions()
-        .into_iter()
-        .filter(|(group, _)| *group == name)
-        .map(|(group, version)| {
-            let kinds = kinds_of(group, version).map(aggregated_resource);
-            let reviews = reviews_of(group, version).map(aggregated_review);
-            let measured = Measured::of_group(group, version).map(aggregated_measured);
+fn aggregated_group(name: &str, versions: &[&str]) -> Value {
+    let versions: Vec<Value> = versions
+        .iter()
+        .map(|version| {
+            let kinds = kinds_of(name, version).map(aggregated_resource);
+            let reviews = reviews_of(name, version).map(aggregated_review);
+            let measured = Measured::of_group(name, version).map(aggregated_measured);
             let resources: Vec<Value> = kinds.chain(reviews).chain(measured).collect();
             json!({"version": version, "resources": resources, "freshness": "Current"})
         })

@@ -148,16 +148,14 @@ impl Cache {
         store: &dyn Store,
         batch: &Batch,
     ) -> Result<BTreeMap<Revision, Vec<Entry>>, StoreError> {
+        let definitions = keys::collection(&kinds::CUSTOM_RESOURCE_DEFINITION);
         let mut found = BTreeMap::new();
         let mut names = HashSet::new();
         for event in &batch.events {
             let Event::Put { entry, .. } = event else { continue };
-            let Some((kind, name)) = keys::parse(&entry.key) else {
+            let Some(name) = entry.key.strip_prefix(&definitions) else {
                 continue;
             };
-            if kind != &kinds::CUSTOM_RESOURCE_DEFINITION {
-                continue;
-            }
             let definition: Value = serde_json::from_slice(&entry.value).unwrap_or_default();
             // A later state is compared with the one before, which is not in force yet.
             if !names.contains(name) && !custom::shows_anew(&definition) {

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use pointsman_rules::{Kind, custom};
 use pointsman_store::Revision;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -141,6 +142,17 @@ impl Object {
             uid: String,
         }
         self.metadata::<Identity>().map(|metadata| metadata.uid)
+    }
+
+    /// Whether it is only there until its finalizers are gone.
+    pub fn is_being_deleted(&self) -> bool {
+        #[derive(Deserialize)]
+        struct Deletion {
+            #[serde(rename = "deletionTimestamp")]
+            since: Option<IgnoredAny>,
+        }
+        self.metadata::<Deletion>()
+            .is_some_and(|metadata| metadata.since.is_some())
     }
 
     /// The value of a field that a field selector names; unset fields are empty.

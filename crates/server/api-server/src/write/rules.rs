@@ -191,7 +191,7 @@ impl Server {
         let Some(found) = self.cache.of(&kinds::NAMESPACE).get(namespace) else {
             return Err(ApiError::NotFound(Subject::new(&kinds::NAMESPACE, namespace)));
         };
-        let terminating = found.field("status.phase") == "Terminating" || metadata::deleting(&found.value());
+        let terminating = found.field("status.phase") == "Terminating" || found.is_being_deleted();
         if !terminating {
             return Ok(());
         }

@@ -1,6 +1,8 @@
 //! Is a CustomResourceDefinition sound, and what does it say?
 
-use super::schema::{self, INT_OR_STRING, Patterns};
+use super::check;
+use super::packed::Packed;
+use super::schema::{self, INT_OR_STRING, Patterns, Schema};
 use crate::field_error::{FieldError, FieldErrors};
 use crate::meta::names;
 use crate::table::path::JsonPath;
@@ -40,9 +42,11 @@ pub struct Version {
     pub selectable: Vec<String>,
     /// What to warn clients about that use it.
     pub deprecation: Option<String>,
-    pub schema: Value,
-    /// The schema as it was sent, in JSON.
-    pub source: Box<[u8]>,
+    pub schema: Schema,
+    /// The defaults of the schema, and where they stand.
+    pub defaults: String,
+    /// The schema as it was sent.
+    pub source: Packed,
     pub patterns: Patterns,
 }
 
@@ -56,14 +60,10 @@ pub fn versions(definition: &Value) -> Vec<Version> {
 }
 
 fn version(version: &Value, compiled: &mut usize) -> Version {
-    let mut schema = at(version, &["schema", "openAPIV3Schema"])
-        .cloned()
-        .unwrap_or_default();
+    let source = at(version, &["schema", "openAPIV3Schema"]).unwrap_or(&Value::Null);
     let mut walk = Walk::new(*compiled);
-    walk.schema(&schema, "", 0, false);
+    walk.schema(source, "", 0, false);
     *compiled = walk.compiled;
-    let source = schema.to_string().into_bytes().into();
-    strip(&mut schema);
     let text = |value: &Value, field: &str| str_at(value, &[field]).to_owned();
     let columns = list_at(version, &["additionalPrinterColumns"])
         .iter()
@@ -99,33 +99,10 @@ fn version(version: &Value, compiled: &mut usize) -> Version {
             .map(|field| str_at(field, &["jsonPath"]).trim_start_matches('.').to_owned())
             .collect(),
         deprecation: deprecated.then(|| text(version, "deprecationWarning")),
-        schema,
-        source,
+        schema: Schema::new(source),
+        defaults: schema::defaults(source),
+        source: Packed::new(source),
         patterns: walk.patterns,
-    }
-}
-
-/// Leaves out what is for people only: most of a schema is.
-fn strip(schema: &mut Value) {
-    match schema {
-        Value::Object(map) => {
-            map.retain(|name, _| {
-                !matches!(
-                    name.as_str(),
-                    "description" | "title" | "example" | "externalDocs" | "x-kubernetes-validations"
-                )
-            });
-            for (name, value) in map {
-                match (name.as_str(), value) {
-                    // Properties may have any of these names, and values are no schemas.
-                    ("properties", Value::Object(properties)) => properties.values_mut().for_each(strip),
-                    ("default" | "enum", _) => {}
-                    (_, value) => strip(value),
-                }
-            }
-        }
-        Value::Array(items) => items.iter_mut().for_each(strip),
-        _ => {}
     }
 }
 
@@ -357,7 +334,7 @@ struct Walk {
     errors: FieldErrors,
     patterns: Patterns,
     nodes: usize,
-    /// Steps that are left for comparing defaults with their schemas.
+    /// Steps that are left for reading the schemas of defaults and for comparing with them.
     steps: usize,
     /// Bytes that are left for compiled patterns.
     compiled: usize,
@@ -370,7 +347,7 @@ impl Walk {
             errors: Vec::new(),
             patterns: Patterns::default(),
             nodes: 0,
-            steps: schema::MAX_STEPS,
+            steps: check::MAX_STEPS,
         }
     }
 
@@ -500,7 +477,10 @@ impl Walk {
         let Some(default) = schema.get("default") else {
             return;
         };
-        let faults = schema::validate_within(default, schema, &self.patterns, &mut self.steps);
+        let mut read = 0;
+        let compared = Schema::counted(schema, &mut read);
+        self.steps = self.steps.saturating_sub(read);
+        let faults = check::validate_within(default, &compared, &self.patterns, &mut self.steps);
         if let Some(fault) = faults.first() {
             let why = format!("must fit its schema: {fault}");
             self.errors.push(FieldError::invalid(

@@ -7,7 +7,9 @@
 //! Rows stay in memory once they are made, so that objects, watches and metrics can refer to them. They are small, equal
 //! rows are made once, and there is a limit ([`MAX_ROWS`]). Schemas, which are large, are dropped when they are replaced.
 
+mod check;
 mod definition;
+mod packed;
 mod schema;
 mod strategy;
 #[cfg(test)]
@@ -21,6 +23,8 @@ use crate::kinds;
 use crate::table::{self, Column};
 use crate::value::{at, list_at, str_at};
 use definition::Version;
+pub use packed::Packed;
+use schema::Schema;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{LazyLock, RwLock};
@@ -34,8 +38,8 @@ pub const MAX_ROWS: usize = 20_000;
 /// What a definition says of one version, besides its row.
 #[derive(Debug, Default)]
 pub struct Definition {
-    /// The structural schema, without descriptions.
-    schema: Value,
+    /// The structural schema, without what is for people only.
+    schema: Schema,
     patterns: schema::Patterns,
     /// Whether the definition is being deleted: nothing can be created then.
     pub terminating: bool,
@@ -43,8 +47,8 @@ pub struct Definition {
     deprecation: Option<String>,
     /// Identifies the state of the definition, for clients that cache documents.
     pub hash: u64,
-    /// The schema as its author wrote it, in JSON.
-    pub source: Box<[u8]>,
+    /// The schema as its author wrote it.
+    pub source: Packed,
     /// The defaults of the schema, and where they stand; empty if it has none.
     defaults: String,
 }
@@ -171,7 +175,7 @@ pub fn define(definition: &Value) -> Result<Option<&'static Kind>, String> {
     }
     for ((row, _), version) in rows.iter().zip(versions) {
         row.defined.expect("rows made here are").set(Definition {
-            defaults: schema::defaults(&version.schema),
+            defaults: version.defaults,
             schema: version.schema,
             patterns: version.patterns,
             terminating,

@@ -1,6 +1,6 @@
 //! What are the rules of custom resources, and of their definitions?
 
-use super::{Definition, conflict, definition, has_expressions, schema};
+use super::{Definition, check, conflict, definition, has_expressions, schema};
 use crate::decode::StrictError;
 use crate::field_error::{FieldError, FieldErrors};
 use crate::kind::Defined;
@@ -29,11 +29,8 @@ impl Strategy for Custom {
 
     fn prune(&self, object: &mut Value) -> Vec<StrictError> {
         let mut pruned = Vec::new();
-        let definition = self.defined.get();
-        // A request that is under way when its version is gone must not lose what it carries.
-        if !definition.schema.is_null() {
-            schema::prune(object, &definition.schema, "", true, &mut pruned);
-        }
+        // A request that is under way when its version is gone loses nothing: what is there then takes everything.
+        schema::prune(object, &self.defined.get().schema, "", true, &mut pruned);
         pruned
     }
 
@@ -68,7 +65,7 @@ impl Strategy for Custom {
             return vec![FieldError::invalid("", "", why)];
         }
         let definition = self.defined.get();
-        schema::validate(object, &definition.schema, &definition.patterns)
+        check::validate(object, &definition.schema, &definition.patterns)
     }
 
     /// What is stored and no longer fits may stay as it is: the schema may be younger than the object.

@@ -1,6 +1,7 @@
 //! Laws of definitions and their objects.
 
-use super::{conflict, define, definition, filled_in, remove, schema, served, shows_anew};
+use super::schema::{Patterns, Schema};
+use super::{check, conflict, define, definition, filled_in, remove, schema, served, shows_anew};
 use crate::kind::Kind;
 use crate::strategy::Part;
 use crate::strategy::testing::{created, updated};
@@ -199,10 +200,10 @@ fn alternatives_within_alternatives_cost_a_bounded_number_of_steps() {
     let never = json!({"type": "string", "enum": ["never"]});
     let explosive = json!({"type": "array", "items": {"anyOf": vec![never; 20_000]}});
     let started = std::time::Instant::now();
-    let errors = schema::validate(
+    let errors = check::validate(
         &Value::from(vec!["a"; 100]),
-        &explosive,
-        &schema::Patterns::default(),
+        &Schema::new(&explosive),
+        &Patterns::default(),
     );
     assert!(
         errors
@@ -256,6 +257,7 @@ proptest! {
     #[test]
     fn no_schema_panics_and_what_was_pruned_and_filled_in_stays_so(schema in any_schema(), object in any_object()) {
         let _ = definition::validate(&definition("any.example", json!([version("v1", true, schema.clone())])));
+        let schema = Schema::new(&schema);
         let mut once = object;
         schema::prune(&mut once, &schema, "", true, &mut Vec::new());
         schema::fill_in(&mut once, &schema);
@@ -264,7 +266,7 @@ proptest! {
         schema::prune(&mut twice, &schema, "", true, &mut pruned);
         schema::fill_in(&mut twice, &schema);
         prop_assert_eq!(&once, &twice);
-        let _ = schema::validate(&once, &schema, &schema::Patterns::default());
+        let _ = check::validate(&once, &schema, &Patterns::default());
     }
 }
 
@@ -277,7 +279,7 @@ fn defaults_patterns_lists_and_rows_are_bounded() {
         inner = json!({"type": "object", "properties": {"l": {"type": "array", "default": items, "items": inner}}});
     }
     let mut grows = json!({});
-    assert!(!schema::fill_in(&mut grows, &inner));
+    assert!(!schema::fill_in(&mut grows, &Schema::new(&inner)));
     define(&accepted(definition(
         "grows.example",
         json!([version("v1", true, inner)]),
@@ -325,19 +327,24 @@ fn defaults_patterns_lists_and_rows_are_bounded() {
     assert!(faults(wide).iter().any(|fault| fault.contains("Too long")));
     let allowed: Vec<String> = (0..10_000).map(|n| n.to_string()).collect();
     let choice = json!({"type": "object", "properties": {"l": {"type": "array", "items": {"type": "string", "enum": allowed}}}});
-    let errors = schema::validate(&json!({"l": vec!["9999"; 1000]}), &choice, &Default::default());
+    let choice = Schema::new(&choice);
+    let errors = check::validate(&json!({"l": vec!["9999"; 1000]}), &choice, &Default::default());
     assert!(
         errors
             .iter()
             .any(|error| error.to_string().contains("takes too long"))
     );
-    let errors = schema::validate(&json!({"l": ["no"]}), &choice, &Default::default());
+    let errors = check::validate(&json!({"l": ["no"]}), &choice, &Default::default());
     assert!(errors[0].to_string().len() < 2000);
     let keyed = json!({"type": "object", "properties": {"l": {
         "type": "array", "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
         "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": allowed,
     }}});
-    let errors = schema::validate(&json!({"l": vec![json!({}); 200]}), &keyed, &Default::default());
+    let errors = check::validate(
+        &json!({"l": vec![json!({}); 200]}),
+        &Schema::new(&keyed),
+        &Default::default(),
+    );
     assert_eq!(errors.len(), 1, "no key is compared");
     assert!(errors[0].to_string().contains("takes too long"), "{errors:?}");
 }

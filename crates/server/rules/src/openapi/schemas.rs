@@ -33,7 +33,9 @@ pub(super) fn of(group: &str, version: &str) -> Map<String, Value> {
     for kind in kinds_of(group, version) {
         reached.add(schema::of(kind));
         if let Some(defined) = kind.defined {
-            reached.0.insert(id_of(kind), custom(kind, &defined.get().source));
+            reached
+                .0
+                .insert(id_of(kind), custom(kind, defined.get().source.value()));
         }
         reached.0.insert(format!("{}List", id_of(kind)), list(kind));
         for subresource in kind.subresources {
@@ -199,8 +201,7 @@ fn leaf(scalar: Scalar) -> Option<(String, Value)> {
 }
 
 /// The schema of a custom resource with what all objects have.
-fn custom(kind: &Kind, source: &[u8]) -> Value {
-    let mut rendered: Value = serde_json::from_slice(source).unwrap_or_default();
+fn custom(kind: &Kind, mut rendered: Value) -> Value {
     if !rendered.is_object() {
         rendered = json!({"type": "object"});
     }

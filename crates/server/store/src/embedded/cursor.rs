@@ -8,6 +8,7 @@ use super::tables;
 use super::window::STEP;
 use crate::{Answer, Batch, StoreError, Watch};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::watch;
 
 /// What watches wait for.
@@ -26,7 +27,8 @@ pub struct Cursor {
     shared: Arc<Shared>,
     signal: watch::Receiver<Signal>,
     prefix: Arc<str>,
-    position: u64,
+    /// Up to where it has read, which the window looks at.
+    position: Arc<AtomicU64>,
     asked: u64,
 }
 
@@ -36,13 +38,18 @@ impl Cursor {
         shared.index().check(from)?;
         let signal = shared.signal.subscribe();
         let asked = signal.borrow().asked;
+        let position = shared.window_mut().follow(from);
         Ok(Self {
             shared,
             signal,
             prefix: prefix.into(),
-            position: from,
+            position,
             asked,
         })
+    }
+
+    fn position(&self) -> u64 {
+        self.position.load(Ordering::Relaxed)
     }
 
     async fn step(&mut self) -> Result<Batch, StoreError> {
@@ -52,10 +59,10 @@ impl Cursor {
                 self.shared.database.check()?;
                 return Err(StoreError::Unavailable("the store is closed".into()));
             }
-            if self.position < signal.revision || signal.asked != self.asked {
+            if self.position() < signal.revision || signal.asked != self.asked {
                 let batch = self.read().await?;
                 self.asked = signal.asked;
-                self.position = batch.complete_to.0;
+                self.position.store(batch.complete_to.0, Ordering::Relaxed);
                 return Ok(batch);
             }
             // The sender lives in `shared`.
@@ -64,12 +71,12 @@ impl Cursor {
     }
 
     async fn read(&self) -> Result<Batch, StoreError> {
-        let recent = self.shared.window().read(&self.prefix, self.position, STEP);
+        let recent = self.shared.window().read(&self.prefix, self.position(), STEP);
         if let Some(batch) = recent {
             return Ok(batch);
         }
         let shared = Arc::clone(&self.shared);
-        let (prefix, after) = (Arc::clone(&self.prefix), self.position);
+        let (prefix, after) = (Arc::clone(&self.prefix), self.position());
         tokio::task::spawn_blocking(move || shared.read_history(&prefix, after))
             .await
             .map_err(|error| StoreError::Unavailable(error.to_string()))?

@@ -92,7 +92,9 @@ impl Index {
             None => key,
         };
         let due = version.at.revision;
-        let versions = self.keys.entry(Arc::clone(&key)).or_default();
+        // Most keys have one version, and a list would begin with room for four.
+        let versions = self.keys.entry(Arc::clone(&key));
+        let versions = versions.or_insert_with(|| Vec::with_capacity(1));
         if let Some(last) = versions.last().filter(|last| last.live) {
             let at = last.at;
             self.garbage.push_back(Garbage {

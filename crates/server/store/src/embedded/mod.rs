@@ -38,7 +38,7 @@ const READ_IN_PLACE: usize = 64;
 /// How much memory and disk work the engine may spend.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The page cache of the database.
+    /// The page cache of the database. It keeps what is read often: the upper pages of its trees. The kernel has the rest.
     pub cache_bytes: usize,
     /// How many recent events are kept in memory for watches. They bridge the time between a commit and
     /// the reader; the API server, the one reader there is, remembers changes for its own watchers.
@@ -58,7 +58,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            cache_bytes: 32 << 20,
+            cache_bytes: 8 << 20,
             window_events: 100_000,
             window_bytes: 8 << 20,
             queue: 1024,

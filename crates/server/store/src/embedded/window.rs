@@ -4,6 +4,11 @@
 
 use crate::{Batch, Event, Revision};
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+/// Bytes of events that stay when all watches have read them: writers look there for the values that they replace.
+const READ_BYTES: usize = 1 << 20;
 
 /// How much one step of a watch may carry before it is cut at a revision's end.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +32,8 @@ pub struct Window {
     max_bytes: usize,
     floor: u64,
     newest: u64,
+    /// How far each watch has read.
+    watches: Vec<Weak<AtomicU64>>,
 }
 
 impl Window {
@@ -39,7 +46,28 @@ impl Window {
             max_bytes,
             floor: newest,
             newest,
+            watches: Vec::new(),
         }
+    }
+
+    /// A watch that has read up to a revision, which it moves on. What it has not read stays, within the bounds.
+    pub fn follow(&mut self, revision: u64) -> Arc<AtomicU64> {
+        let read = Arc::new(AtomicU64::new(revision));
+        self.watches.push(Arc::downgrade(&read));
+        read
+    }
+
+    /// The revision up to which every watch has read.
+    fn read_by_all(&mut self) -> u64 {
+        let mut least = self.newest;
+        self.watches.retain(|watch| match watch.upgrade() {
+            Some(read) => {
+                least = least.min(read.load(Ordering::Relaxed));
+                true
+            }
+            None => false,
+        });
+        least
     }
 
     /// Every event after this revision is in the window.
@@ -47,7 +75,8 @@ impl Window {
         self.floor
     }
 
-    /// Appends the events of newer revisions and drops the oldest revisions over the bounds.
+    /// Appends the events of newer revisions and drops the oldest revisions: those over the bounds, and most of those that
+    /// nobody waits for.
     pub fn push(&mut self, events: impl IntoIterator<Item = Event>) {
         for event in events {
             self.bytes += event.bytes();
@@ -56,6 +85,14 @@ impl Window {
         }
         while self.events.len() > self.max_events || self.bytes > self.max_bytes {
             self.drop_oldest();
+        }
+        let read = self.read_by_all();
+        let is_read = |event: &Event| event.revision().0 <= read;
+        while self.bytes > READ_BYTES && self.events.front().is_some_and(is_read) {
+            self.drop_oldest();
+        }
+        if self.events.capacity() > 4 * self.events.len().max(1024) {
+            self.events.shrink_to(2 * self.events.len());
         }
     }
 
@@ -213,6 +250,31 @@ mod tests {
         let batch = window.read("a/", 2, STEP).expect("the window reaches back");
         assert!(batch.events.is_empty());
         assert_eq!(batch.complete_to, Revision(3));
+    }
+
+    #[test]
+    fn what_a_watch_has_not_read_stays_and_most_of_the_rest_goes() {
+        let large = |revision| {
+            let Event::Put { entry, previous } = put(revision, "a") else {
+                unreachable!()
+            };
+            let value = vec![0; 300 << 10].into();
+            let entry = Entry { value, ..entry };
+            Event::Put { entry, previous }
+        };
+        let mut window = Window::new(1, 100, 8 << 20);
+        let (slow, fast) = (window.follow(1), window.follow(1));
+        window.push((2..12).map(large));
+        fast.store(11, Ordering::Relaxed);
+        window.push([large(12)]);
+        assert_eq!(window.floor(), 1);
+        slow.store(5, Ordering::Relaxed);
+        window.push([large(13)]);
+        assert_eq!(window.floor(), 5);
+        drop((slow, fast));
+        window.push([large(14)]);
+        assert_eq!(window.floor(), 11);
+        assert!(window.bytes <= READ_BYTES);
     }
 
     #[test]
