@@ -101,7 +101,7 @@ clippy: build-deps ## Lint with warnings denied
 
 .PHONY: dependencies
 dependencies: ## Check licences, bans, duplicates and advisories of what we depend on (RUSTSEC_DB=directory)
-	python3 -m doctest tools/dependencies.py tools/bench.py
+	python3 -m doctest tools/dependencies.py tools/bench.py tools/vm.py
 	python3 tools/dependencies.py
 
 .PHONY: deny
@@ -258,6 +258,24 @@ test-peers: deps ## Cut nodes off and freeze agents under load, and hold connect
 	  POINTSMAN_PROGRAM=$$PWD/target/release/pointsman $(CARGO) test --locked -p pointsman --test up -- peers:: resets:: \
 	  --nocapture --test-threads=1 || exit 1; \
 	done
+
+# Nested in a machine of the cloud qemu may have to translate every instruction: then a test takes ten to thirty times as long.
+VM_PACKAGES := \
+  qemu-system-x86:/usr/bin/qemu-system-x86_64 \
+  kmod:/sbin/modprobe \
+  ipvsadm:/usr/sbin/ipvsadm \
+  ipset:/usr/sbin/ipset
+VM_TESTS = (package(pointsman-kernel) | package(pointsman-netlink-io) | package(pointsman-runtime)) & kind(test)
+
+.PHONY: test-debian-kernel
+test-debian-kernel: deps nextest ## Run the suites of kernels and containers under Debian's own kernel, in qemu (root; TESTS=expression of nextest; CONTAINERD=directory of another one)
+	$(call install,$(VM_PACKAGES))
+	mkdir -p target/vm
+	$(CARGO) nextest list --locked --workspace --list-type binaries-only --message-format json > target/vm/binaries.json
+	$(CARGO) metadata --locked --format-version 1 > target/vm/metadata.json
+	PATH="$(if $(CONTAINERD),$(abspath $(CONTAINERD)):)$$PATH" POINTSMAN_REQUIRE_NETNS=1 tools/vm.py -- cargo-nextest nextest run --no-fail-fast \
+	  --binaries-metadata target/vm/binaries.json --cargo-metadata target/vm/metadata.json --run-ignored $(if $(PEER_KUBE_PROXY),all,default) \
+	  --test-threads 2 -E '$(or $(TESTS),$(VM_TESTS)$(if $(PEER_KUBE_PROXY), | test(peer_ipvs::)))'
 
 # What the images of the specs' pods are made of, besides what tests need.
 E2E_PACKAGES := \

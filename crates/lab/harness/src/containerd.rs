@@ -6,7 +6,7 @@ use pointsman_fabric::Netns;
 use pointsman_runtime::cri::archive::{self, Entry};
 use pointsman_runtime::cri::private::Private;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,8 @@ pub struct Containerd {
     /// What it is told, and how it is asked.
     pub files: Private,
     node: Netns,
+    /// A directory of programs that it finds first.
+    programs: Option<PathBuf>,
     process: Child,
 }
 
@@ -43,11 +45,20 @@ impl Containerd {
     /// # Panics
     /// If something of it is not installed, or it does not start.
     pub fn start(directory: &Path, node: &Netns) -> Self {
+        Self::start_finding(directory, node, None)
+    }
+
+    /// The same, with programs in the place of those that are installed, such as another runc.
+    ///
+    /// # Panics
+    /// As above.
+    pub fn start_finding(directory: &Path, node: &Netns, programs: Option<PathBuf>) -> Self {
         let files = Private::prepare(directory).unwrap();
-        let process = spawn(&files, directory, node);
+        let process = spawn(&files, directory, node, programs.as_deref());
         let this = Self {
             files,
             node: node.clone(),
+            programs,
             process,
         };
         this.await_ready();
@@ -75,12 +86,12 @@ impl Containerd {
     pub fn restart(&mut self, directory: &Path) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
-        self.process = spawn(&self.files, directory, &self.node);
+        self.process = spawn(&self.files, directory, &self.node, self.programs.as_deref());
         self.await_ready();
     }
 }
 
-fn spawn(files: &Private, directory: &Path, node: &Netns) -> Child {
+fn spawn(files: &Private, directory: &Path, node: &Netns, programs: Option<&Path>) -> Child {
     let log = fs::File::options()
         .create(true)
         .append(true)
@@ -92,6 +103,10 @@ fn spawn(files: &Private, directory: &Path, node: &Netns) -> Child {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log);
+    if let Some(programs) = programs {
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{}:{path}", programs.display()));
+    }
     command.spawn().expect("containerd is installed")
 }
 

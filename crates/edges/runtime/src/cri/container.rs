@@ -291,17 +291,25 @@ impl Inner {
             output: Vec::new(),
             truncated: false,
         };
-        let within = request.timeout.unwrap_or(NEVER);
         let call = ExecSyncRequest {
             container_id: name,
             cmd: request.command,
-            // The interface counts whole seconds. Ours ends the call, and with it the command, at the right time.
-            timeout: request
-                .timeout
-                .map_or(0, |_| within.as_secs().saturating_add(1).try_into().unwrap_or(0)),
+            // The interface counts whole seconds; we stop waiting at the right time.
+            timeout: request.timeout.map_or(0, |within| {
+                within.as_secs().saturating_add(1).try_into().unwrap_or(0)
+            }),
         };
-        let call = self.client.wait::<ExecSyncResponse>("ExecSync", call);
-        let answer = match tokio::time::timeout(within, call).await {
+        let client = self.client.clone();
+        let call = async move { client.wait::<ExecSyncResponse>("ExecSync", call).await };
+        let answer = match request.timeout {
+            None => Ok(call.await),
+            // The call goes on until the runtime ends the command, a second late at the most. containerd that still
+            // starts a command when its call is taken back, as on a busy machine, leaves the command behind.
+            Some(within) => tokio::time::timeout(within, tokio::spawn(call))
+                .await
+                .map(|ended| ended.expect("a call does not panic")),
+        };
+        let answer = match answer {
             Err(_) => return Ok(timed_out),
             Ok(Err(status)) if status.code() == Code::DeadlineExceeded => return Ok(timed_out),
             Ok(Err(status)) => return Err(self.no_exec(id, is_unknown(&status), status.message())),

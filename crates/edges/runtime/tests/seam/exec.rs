@@ -2,7 +2,7 @@
 
 use crate::for_both;
 use crate::place::{PATIENCE, Place};
-use pointsman_runtime::{ExecEnd, ExecRequest, RuntimeError};
+use pointsman_runtime::{ContainerId, ExecEnd, ExecRequest, RuntimeError};
 use std::time::{Duration, Instant};
 
 for_both! {
@@ -58,17 +58,30 @@ async fn a_command_that_takes_too_long_ends_early(place: Place) {
         "{times:?}"
     );
     // It is gone, and the container goes on.
-    let ended = async {
-        while place
-            .says(&id, "cat /proc/[0-9]*/cmdline")
-            .await
-            .contains("76013")
-        {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, ended)
-        .await
-        .expect("the command is killed");
+    ends(&place, &id, "76013").await;
     place.remove("a").await;
+}
+
+/// On a busy machine the time is over before the command has begun.
+#[tokio::test]
+async fn a_command_whose_time_is_over_before_it_begins_is_not_left_behind() {
+    pointsman_testkit::require_netns!();
+    let place = Place::of_containers_with_late_commands(Duration::from_millis(600)).await;
+    let id = place.run("a", "exec sleep 76012").await;
+    let outcome = place
+        .exec(&id, "touch /begun; exec sleep 76014", Duration::from_millis(100))
+        .await;
+    assert_eq!(outcome.end, ExecEnd::TimedOut);
+    let begins = async { while place.says(&id, "ls /begun").await != "/begun" {} };
+    let begins = tokio::time::timeout(PATIENCE, begins).await;
+    begins.expect("the command begins, if late");
+    ends(&place, &id, "76014").await;
+    place.remove("a").await;
+}
+
+async fn ends(place: &Place, id: &ContainerId, argument: &str) {
+    let commands = "cat /proc/[0-9]*/cmdline";
+    let ended = async { while place.says(id, commands).await.contains(argument) {} };
+    let ended = tokio::time::timeout(PATIENCE, ended).await;
+    ended.expect("the command is killed");
 }

@@ -9,6 +9,7 @@ use pointsman_runtime::{
     Limits, MountSpec, Network, PodUid, Pull, Runtime, Sandbox, SandboxSpec, Security, User, VolumeName,
 };
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +32,23 @@ impl Place {
 
     pub async fn of_containers() -> Self {
         let start = |root: &Path, node: &Netns| Some(Containerd::start(&root.join("c"), node));
+        Self::new(start, BUSYBOX).await
+    }
+
+    /// With a runc that takes that long before it runs a command in a container.
+    pub async fn of_containers_with_late_commands(by: Duration) -> Self {
+        let start = |root: &Path, node: &Netns| {
+            let programs = root.join("programs");
+            std::fs::create_dir(&programs).unwrap();
+            let script = format!(
+                "#!/bin/sh\ncase \" $* \" in *\" exec \"*) sleep {};; esac\nPATH=${{PATH#*:}}\nexec runc \"$@\"\n",
+                by.as_secs_f64()
+            );
+            std::fs::write(programs.join("runc"), script).unwrap();
+            let may_run = std::fs::Permissions::from_mode(0o755);
+            std::fs::set_permissions(programs.join("runc"), may_run).unwrap();
+            Some(Containerd::start_finding(&root.join("c"), node, Some(programs)))
+        };
         Self::new(start, BUSYBOX).await
     }
 
