@@ -230,20 +230,22 @@ fn hang_jumps<A: Address>(filling: &mut Filling<'_, A>) {
         let positions = filling.inventory.positions(table, chain, &wanted);
         // Each is inserted before the last, so the first of the list stands behind the others.
         let ordered = positions.iter().rev().is_sorted_by(|a, b| a.is_some() && a < b);
-        let times: Vec<usize> = rules
-            .iter()
-            .map(|rule| filling.inventory.occurrences(table, chain, rule))
-            .collect();
-        let repeated = times.iter().any(|times| *times > 1);
+        let mut hanging = Vec::new();
+        let mut repeated = false;
+        for rule in &rules {
+            let before = hanging.len();
+            for words in top::words(rule) {
+                let times = filling.inventory.occurrences(table, chain, &words);
+                hanging.extend(std::iter::repeat_n((chain, words), times));
+            }
+            repeated |= hanging.len() > before + 1;
+        }
         if ordered && positions.iter().all(Option::is_some) && !repeated {
             continue;
         }
         let edit = filling.transaction.table(table);
-        for (rule, times) in rules.iter().zip(times) {
-            // A jump of other words is not ours to take out; behind ours it does no harm.
-            edit.deletes
-                .extend(std::iter::repeat_n((chain, rule.clone()), times));
-        }
+        // A jump of other words is not ours to take out; behind ours it does no harm.
+        edit.deletes.extend(hanging);
         edit.inserts.extend(rules.into_iter().map(|rule| (chain, rule)));
     }
 }

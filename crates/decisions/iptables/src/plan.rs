@@ -228,12 +228,17 @@ impl<A: Address> Planner<A> {
 pub fn cleanup<A: Address>(inventory: &Inventory) -> Transaction<A> {
     let mut transaction = Transaction::default();
     let kept = |chain: ChainName| chain == ChainName::Top(Top::Firewall);
-    for (table, from, rule) in top::jumps::<A>().into_iter().chain(top::ipvs_jumps()) {
+    for (table, from, jump) in top::jumps::<A>().into_iter().chain(top::ipvs_jumps()) {
+        if jump.jumps_to().is_none_or(kept) {
+            continue;
+        }
         let chain = ChainName::Builtin(from);
-        let times = inventory.occurrences(table, chain, &rule);
-        if times > 0 && rule.jumps_to().is_some_and(|chain| !kept(chain)) {
-            let edit = transaction.table(table);
-            edit.deletes.extend(std::iter::repeat_n((chain, rule), times));
+        for rule in top::words(&jump) {
+            let times = inventory.occurrences(table, chain, &rule);
+            if times > 0 {
+                let edit = transaction.table(table);
+                edit.deletes.extend(std::iter::repeat_n((chain, rule), times));
+            }
         }
     }
     let fixed = top::chains::<A>(&Settings::default())

@@ -90,13 +90,22 @@ fn specification<A: Address>(out: &mut String, rule: &Rule<A>) {
             header_match(out, condition);
         }
     }
-    if !rule.comment.is_empty() {
-        let _ = write!(out, " -m comment --comment \"{}\"", clean(&rule.comment));
+    if !rule.comment_last {
+        comment(out, &rule.comment);
     }
     for condition in &rule.matches {
         module_match(out, condition);
     }
+    if rule.comment_last {
+        comment(out, &rule.comment);
+    }
     target(out, &rule.target);
+}
+
+fn comment(out: &mut String, comment: &str) {
+    if !comment.is_empty() {
+        let _ = write!(out, " -m comment --comment \"{}\"", clean(comment));
+    }
 }
 
 /// How many kinds of header matches there are.

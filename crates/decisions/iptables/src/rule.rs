@@ -15,6 +15,8 @@ pub struct Rule<A> {
     pub matches: Vec<Match<A>>,
     /// For humans; empty means none.
     pub comment: String,
+    /// Whether the comment stands behind the matches by modules. To iptables these are two rules.
+    pub comment_last: bool,
     pub target: Target<A>,
 }
 
@@ -150,6 +152,7 @@ impl<A: Address> Rule<A> {
         Self {
             matches,
             comment: String::new(),
+            comment_last: false,
             target,
         }
     }
@@ -157,6 +160,13 @@ impl<A: Address> Rule<A> {
     /// The rule with a comment.
     pub fn comment(mut self, comment: impl Into<String>) -> Self {
         self.comment = comment.into();
+        self
+    }
+
+    /// The same rule with its comment on the other side of the matches by modules.
+    #[must_use]
+    pub fn reworded(mut self) -> Self {
+        self.comment_last = !self.comment_last;
         self
     }
 

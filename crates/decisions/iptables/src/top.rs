@@ -15,11 +15,9 @@ pub fn jumps<A: Address>() -> Vec<(Table, Builtin, Rule<A>)> {
     let jump = |table, from, to: Top, only_new: bool, comment: &str| {
         let state = Match::State(Is::In, &[ConnectionState::New]);
         let matches = if only_new { vec![state] } else { Vec::new() };
-        (
-            table,
-            from,
-            Rule::new(matches, Target::Jump(ChainName::Top(to))).comment(comment),
-        )
+        let rule = Rule::new(matches, Target::Jump(ChainName::Top(to))).comment(comment);
+        // In kube-proxy's words, so that each of us can take out what the other one wrote.
+        (table, from, if only_new { rule.reworded() } else { rule })
     };
     let portals = "kubernetes service portals";
     let external = "kubernetes externally-visible service portals";
@@ -58,6 +56,12 @@ pub fn jumps<A: Address>() -> Vec<(Table, Builtin, Rule<A>)> {
         jump(Filter, Input, Top::Firewall, false, ""),
         jump(Filter, Output, Top::Firewall, false, ""),
     ]
+}
+
+/// A jump as it is written, and in the words of our earlier versions, which may still hang there.
+pub fn words<A: Address>(jump: &Rule<A>) -> impl Iterator<Item = Rule<A>> + use<A> {
+    let earlier = jump.comment_last.then(|| jump.clone().reworded());
+    std::iter::once(jump.clone()).chain(earlier)
 }
 
 /// The jumps that only kube-proxy's IPVS mode makes; the others it shares with its iptables mode.

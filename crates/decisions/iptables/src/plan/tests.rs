@@ -13,6 +13,8 @@ use crate::name::Builtin;
 use crate::render;
 use crate::walk::walk;
 
+mod jumps;
+
 struct Proxy {
     index: Index<Ipv4Addr>,
     planner: Planner<Ipv4Addr>,
