@@ -20,6 +20,7 @@ mod observer;
 mod observer_cost;
 mod observer_truth;
 mod peer;
+mod peer_ipvs;
 mod readers;
 mod samples;
 mod second_writer;

@@ -12,9 +12,9 @@ use crate::features::{answers, endpoint};
 use crate::node::{Cluster, Network};
 use crate::takeover::{echoes, service};
 
-const SYNCED: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"}";
+pub const SYNCED: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"}";
 
-fn start_kube_proxy(cluster: &mut Cluster<'_>, program: &str, mode: &str) {
+pub fn start_kube_proxy(cluster: &mut Cluster<'_>, program: &str, mode: &str) {
     let kubeconfig = cluster.kubeconfig.display().to_string();
     let arguments = [
         "--kubeconfig",
