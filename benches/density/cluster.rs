@@ -23,7 +23,7 @@ pub struct Usages {
     pub server: Usage,
     pub loops: Usage,
     pub nodes: Usage,
-    /// This process.
+    /// What creates pods and watches slices: the program that measures.
     pub load: Usage,
 }
 

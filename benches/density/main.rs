@@ -21,7 +21,7 @@ use pointsman_benches::process::{Usage, load_average, raise_file_limit};
 use seen::Seen;
 use std::time::{Duration, Instant};
 
-/// What the brief of this measurement asks for, at any size.
+/// The targets, at any size.
 const PODS_PER_SECOND: f64 = 500.0;
 const MEMORY_MEBIBYTES: f64 = 1024.0;
 /// Pods that are not ready by then count as lost.
