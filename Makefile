@@ -149,6 +149,30 @@ bench-api: deps ## Measure the API server, on the embedded store and on etcd
 	$(CARGO) build --locked --release --bin pointsman
 	$(BENCH) api -- target/release/pointsman
 
+# Sizes that a calm machine needs minutes and gigabytes for. QUICK=1 is the size of `make bench`; DEBUG=1 says only that it works.
+BENCH_BUILD = $(CARGO) build --locked $(if $(DEBUG),,--release) --bin pointsman
+BENCH_SIZED = $(BENCH) $(1) $(if $(DEBUG),--profile dev) -- target/$(if $(DEBUG),debug,release)/pointsman $(2) $(if $(QUICK),--quick)
+
+.PHONY: bench-large
+bench-large: ## Measure the embedded store with 1,000,000 objects (QUICK=1: 100,000; OBJECTS=; DEBUG=1: a debug build)
+	$(BENCH_BUILD)
+	$(call BENCH_SIZED,api,--store embedded --phase large --out target/bench/large $(if $(OBJECTS),--objects $(OBJECTS)))
+
+.PHONY: bench-streams
+bench-streams: ## Measure 5,000 watches, each over a TLS connection of its own (QUICK=1: 500; DEBUG=1: a debug build)
+	$(BENCH_BUILD)
+	$(call BENCH_SIZED,api,--store embedded --phase streams --out target/bench/streams)
+
+.PHONY: bench-density
+bench-density: ## Measure the control plane with 100,000 pods on 5,000 hollow nodes (QUICK=1: 4,000 on 200; DEBUG=1: a debug build)
+	$(BENCH_BUILD)
+	$(call BENCH_SIZED,density,$(if $(PODS),--pods $(PODS)) $(if $(NODES),--nodes $(NODES)))
+
+.PHONY: bench-kubectl
+bench-kubectl: deps ## Measure kubectl alone: apply of 1,000 pods to a server that answers at once (QUICK=1: 100; DEBUG=1: a debug build)
+	$(BENCH_BUILD)
+	$(call BENCH_SIZED,kubectl)
+
 .PHONY: bench-attacks
 bench-attacks: ## Measure heartbeats under every attack on the API server (QUICK=1: 5 s each; DEBUG=1: a debug build)
 	$(CARGO) build --locked $(if $(DEBUG),,--release) --bin pointsman

@@ -1,7 +1,6 @@
 //! What do many kinds of custom resources cost: in memory, and whoever asks which kinds there are?
 
 use crate::Scale;
-use crate::client::{AGGREGATED, Http1};
 use crate::progress::{self, Counter};
 use crate::report::{Bound, Report, Unit};
 use crate::server::{Server, Workplace};
@@ -9,6 +8,7 @@ use anyhow::ensure;
 use bytes::Bytes;
 use http::Method;
 use memchr::memmem;
+use pointsman_benches::client::{AGGREGATED, Http1};
 use pointsman_benches::latency::Latencies;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;

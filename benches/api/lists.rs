@@ -1,7 +1,6 @@
 //! How long does a first list of a large collection take, and what does the collection cost in memory?
 
 use crate::Scale;
-use crate::client::Http1;
 use crate::objects::{self, ALL_SLICES, SLICES};
 use crate::progress::{self, Counter};
 use crate::report::{Bound, Report, Unit};
@@ -11,9 +10,9 @@ use bytes::Bytes;
 use http::Method;
 use http_body_util::BodyExt;
 use memchr::memmem;
+use pointsman_benches::client::Http1;
 use rustix::process::Signal;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
@@ -28,7 +27,7 @@ pub async fn run(workplace: &Workplace, scale: &Scale, report: &mut Report) -> a
     );
     let mut server = Server::start(workplace).await?;
     let before = server.usages()?;
-    let took = fill(&server, scale).await?;
+    let took = fill(&server, scale.writers, scale.slices).await?;
     let rate = scale.slices as f64 / took.as_secs_f64();
     let title = format!("create them, {} clients: rate", scale.writers);
     report.add("fill_per_second", title, Unit::PerSecond, rate, None);
@@ -86,35 +85,47 @@ fn memory(server: &Server, size: usize, id: &str, when: &str, report: &mut Repor
     Ok(())
 }
 
-async fn fill(server: &Server, scale: &Scale) -> anyhow::Result<Duration> {
-    let counter = Counter::start("create EndpointSlices", Some(scale.slices));
-    let next = counter.count();
+/// Creates so many EndpointSlices and says how long it took.
+pub async fn fill(server: &Server, writers: usize, total: usize) -> anyhow::Result<Duration> {
+    create(server, "create EndpointSlices", writers, total, |number| {
+        let name = format!("{}-{number:05}", objects::service_of(number));
+        (SLICES, objects::slice(&name, number, number))
+    })
+    .await
+}
+
+/// Creates objects of which `object` says where and what, from so many clients.
+pub async fn create(
+    server: &Server,
+    what: &'static str,
+    writers: usize,
+    total: usize,
+    object: fn(usize) -> (&'static str, Bytes),
+) -> anyhow::Result<Duration> {
+    let counter = Counter::start(what, Some(total));
     let mut clients = Vec::new();
-    for _ in 0..scale.writers {
+    for _ in 0..writers {
         clients.push(Http1::connect(&server.access).await?);
     }
     let started = Instant::now();
     let mut tasks = JoinSet::new();
-    for client in clients {
-        tasks.spawn(create_slices(client, next.clone(), scale.slices));
+    for mut client in clients {
+        let next = counter.count();
+        tasks.spawn(async move {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= total {
+                    return anyhow::Ok(());
+                }
+                let (path, object) = object(number);
+                client.call(Method::POST, path, object).await?;
+            }
+        });
     }
     while let Some(done) = tasks.join_next().await {
         done??;
     }
     Ok(started.elapsed())
-}
-
-async fn create_slices(mut client: Http1, next: Arc<AtomicUsize>, total: usize) -> anyhow::Result<()> {
-    loop {
-        let number = next.fetch_add(1, Ordering::Relaxed);
-        if number >= total {
-            return Ok(());
-        }
-        let name = format!("{}-{number:05}", objects::service_of(number));
-        client
-            .call(Method::POST, SLICES, objects::slice(&name, number, number))
-            .await?;
-    }
 }
 
 /// Lists in all the ways that clients do; returns the size of the whole collection.
@@ -160,7 +171,7 @@ async fn lists(server: &Server, scale: &Scale, report: &mut Report) -> anyhow::R
 }
 
 /// From the connection's first packet to the last byte.
-async fn whole_list(server: &Server, total: usize) -> anyhow::Result<(usize, f64)> {
+pub async fn whole_list(server: &Server, total: usize) -> anyhow::Result<(usize, f64)> {
     let started = Instant::now();
     let mut client = Http1::connect(&server.access).await?;
     let mut body = client

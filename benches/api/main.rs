@@ -3,14 +3,14 @@
 //! Starts a real server on a real disk, loads it from this process over TLS as clients would, and
 //! prints one column of numbers per store engine. `docs/benchmarks.md` says what each row means.
 
-mod client;
 mod custom;
-mod kubeconfig;
+mod large;
 mod lists;
 mod objects;
 mod progress;
 mod report;
 mod server;
+mod streams;
 mod watches;
 mod writes;
 
@@ -38,6 +38,9 @@ struct Flags {
     /// Only these phases.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Phase::Writes, Phase::Watches, Phase::Lists, Phase::Custom])]
     phase: Vec<Phase>,
+    /// How many objects a large store holds, where the size is not the usual one.
+    #[arg(long, value_name = "N")]
+    objects: Option<usize>,
     /// Where data directories and `api.json` go; must be on a disk.
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     out: PathBuf,
@@ -59,6 +62,10 @@ enum Phase {
     Watches,
     Lists,
     Custom,
+    /// Many objects; on the embedded store only.
+    Large,
+    /// Many watches, each over a connection of its own.
+    Streams,
 }
 
 /// How much load there is.
@@ -67,31 +74,55 @@ struct Scale {
     writers: usize,
     /// How long each kind of write is measured.
     write_time: Duration,
-    watchers: usize,
-    changes_per_second: u32,
-    watch_time: Duration,
+    fan: Fan,
+    streams: Fan,
     slices: usize,
     definitions: usize,
+    /// Objects of a large store, EndpointSlices among them.
+    objects: usize,
+}
+
+/// Changes, and those who watch them.
+struct Fan {
+    watchers: usize,
+    changes_per_second: u32,
+    time: Duration,
 }
 
 const FULL: Scale = Scale {
     writers: 64,
     write_time: Duration::from_secs(10),
-    watchers: 1_000,
-    changes_per_second: 100,
-    watch_time: Duration::from_secs(15),
+    fan: Fan {
+        watchers: 1_000,
+        changes_per_second: 100,
+        time: Duration::from_secs(15),
+    },
+    streams: Fan {
+        watchers: 5_000,
+        changes_per_second: 20,
+        time: Duration::from_secs(15),
+    },
     slices: 50_000,
     definitions: 200,
+    objects: 1_000_000,
 };
 
 const QUICK: Scale = Scale {
     writers: 16,
     write_time: Duration::from_secs(1),
-    watchers: 50,
-    changes_per_second: 50,
-    watch_time: Duration::from_secs(1),
+    fan: Fan {
+        watchers: 50,
+        changes_per_second: 50,
+        time: Duration::from_secs(1),
+    },
+    streams: Fan {
+        watchers: 500,
+        changes_per_second: 20,
+        time: Duration::from_secs(5),
+    },
     slices: 1_000,
     definitions: 20,
+    objects: 100_000,
 };
 
 #[tokio::main]
@@ -112,6 +143,10 @@ async fn run(flags: &Flags) -> anyhow::Result<()> {
     std::fs::create_dir_all(&flags.out).with_context(|| format!("cannot create {}", flags.out.display()))?;
     let disk = process::disk_of(&flags.out)?;
     let scale = if flags.quick { QUICK } else { FULL };
+    let scale = Scale {
+        objects: flags.objects.unwrap_or(scale.objects),
+        ..scale
+    };
     let engines = match flags.store {
         Stores::Embedded => vec![Engine::Embedded],
         Stores::Etcd => vec![Engine::Etcd],
@@ -146,6 +181,8 @@ async fn measure(
             Phase::Watches => watches::run(workplace, scale, report).await?,
             Phase::Lists => lists::run(workplace, scale, report).await?,
             Phase::Custom => custom::run(workplace, scale, report).await?,
+            Phase::Large => large::run(workplace, scale, report).await?,
+            Phase::Streams => streams::run(workplace, scale, report).await?,
         }
     }
     Ok(())

@@ -31,6 +31,20 @@ pub fn config_map(name: &str, sequence: usize) -> Bytes {
     }))
 }
 
+/// A ConfigMap of about a fifth of a kilobyte.
+pub fn small_config_map(number: usize) -> Bytes {
+    bytes(&json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": format!("object-{number:07}"),
+            "namespace": "default",
+            "labels": {"app.kubernetes.io/name": "bench"},
+        },
+        "data": {"settings": "interval=10s;timeout=1s;"},
+    }))
+}
+
 /// A Lease as a node renews it. `version` is the one that is replaced; empty creates.
 pub fn lease(name: &str, version: &str, sequence: usize) -> Bytes {
     let mut metadata = json!({

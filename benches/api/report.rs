@@ -13,6 +13,8 @@ pub enum Unit {
     PerSecond,
     Millis,
     CpuSeconds,
+    /// Bytes, shown as kilobytes.
+    Kilobytes,
     /// Bytes, shown as megabytes.
     Megabytes,
     Times,
@@ -26,6 +28,7 @@ impl Unit {
             Unit::Millis if value < 10.0 => format!("{value:.2} ms"),
             Unit::Millis => format!("{value:.0} ms"),
             Unit::CpuSeconds => format!("{value:.1} s"),
+            Unit::Kilobytes => format!("{:.1} KB", value / 1e3),
             Unit::Megabytes => format!("{:.0} MB", value / 1e6),
             Unit::Times => format!("{value:.2}x"),
         }

@@ -1,11 +1,11 @@
 //! How are the server and its store started, watched and ended?
 
-use crate::client::Http1;
-use crate::kubeconfig::{self, Access};
 use crate::progress;
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use http::Method;
+use pointsman_benches::client::Http1;
+use pointsman_benches::kubeconfig::{self, Access};
 use pointsman_benches::process::{Usage, usage};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;

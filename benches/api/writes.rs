@@ -1,13 +1,13 @@
 //! How many small durable writes per second, and how long does each take?
 
 use crate::Scale;
-use crate::client::Http1;
 use crate::objects::{self, CONFIG_MAPS, LEASES};
 use crate::progress::Counter;
 use crate::report::{Bound, Report, Unit};
 use crate::server::{Server, Workplace};
 use anyhow::Context;
 use http::Method;
+use pointsman_benches::client::Http1;
 use pointsman_benches::latency::Latencies;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

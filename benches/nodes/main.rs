@@ -4,16 +4,15 @@
 //! cargo bench -p pointsman-benches --bench nodes -- PROGRAM [--nodes 5000] [--seconds 40]
 //! ```
 //!
-//! Starts the real API server and the real loops as processes. Nodes are objects; this program renews
-//! their leases and reports their status as kubelets would.
+//! Starts the real API server and the real loops as processes. Nodes are hollow: objects whose
+//! leases this program renews and whose status it reports, as kubelets would.
 
 #![expect(clippy::print_stdout, reason = "its output is the product")]
 
-mod load;
-
-use load::Load;
+use pointsman_benches::nodes::are_settled;
 use pointsman_benches::process::{self, Usage};
 use pointsman_benches::server::{Server, free_address, quiet};
+use pointsman_hollow::nodes::{Heartbeats, Nodes};
 use std::time::Duration;
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
@@ -39,10 +38,11 @@ async fn main() {
         }
     }
     let server = Server::start(&program).await;
-    let load = Load::new(server.client.clone(), nodes);
-    load.create().await;
+    let known = Nodes::try_new(nodes).expect("fewer nodes");
+    let load = Heartbeats::new(server.client.clone(), known);
+    load.create().await.unwrap();
     let (loops, metrics) = launch(&server, &program).await;
-    while !load.is_settled().await {
+    while !are_settled(&server.client, nodes).await {
         load.beat(PERIOD, SELDOM, Duration::from_secs(5)).await;
     }
     println!("| {nodes} nodes | target | measured |\n|---|---|--:|");

@@ -2,7 +2,10 @@
 //!
 //! Each program here is a bench target of its own: `cargo bench -p pointsman-benches --bench api -- ARGUMENTS`.
 
+pub mod client;
+pub mod kubeconfig;
 pub mod latency;
+pub mod nodes;
 pub mod process;
 pub mod server;
 pub mod synthetic;

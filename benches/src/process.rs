@@ -9,6 +9,8 @@ use std::path::Path;
 pub struct Usage {
     /// User and system time.
     pub cpu_seconds: f64,
+    /// The same of its children that have ended.
+    pub children_seconds: f64,
     /// Resident memory now.
     pub rss_bytes: f64,
     /// The most resident memory so far.
@@ -20,7 +22,7 @@ pub fn usage(pid: u32) -> anyhow::Result<Usage> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .with_context(|| format!("process {pid} is gone"))?;
     // The name of the program is in parentheses and may hold anything; utime and stime are the 12th and
-    // 13th fields after it.
+    // 13th fields after it, then those of children.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
     let ticks = |at: usize| {
         fields
@@ -28,9 +30,12 @@ pub fn usage(pid: u32) -> anyhow::Result<Usage> {
             .and_then(|field| field.parse::<f64>().ok())
             .unwrap_or(0.0)
     };
+    let seconds =
+        |first: usize| (ticks(first) + ticks(first + 1)) / rustix::param::clock_ticks_per_second() as f64;
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     Ok(Usage {
-        cpu_seconds: (ticks(11) + ticks(12)) / rustix::param::clock_ticks_per_second() as f64,
+        cpu_seconds: seconds(11),
+        children_seconds: seconds(13),
         rss_bytes: kilobytes(&status, "VmRSS:"),
         peak_bytes: kilobytes(&status, "VmHWM:"),
     })
@@ -43,15 +48,20 @@ fn kilobytes(status: &str, field: &str) -> f64 {
 }
 
 /// Lets this process, and those it starts, open as many files as the machine allows it: a thousand
-/// connections need more than the usual 1,024.
-pub fn raise_file_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
+/// connections need more than the usual 1,024. Returns how many that are.
+pub fn raise_file_limit() -> u64 {
+    // What the kernel allows any process; root may have it.
+    let most = std::fs::read_to_string("/proc/sys/fs/nr_open");
+    let most = most.ok().and_then(|text| text.trim().parse().ok());
+    let raised = |limit| Rlimit {
+        current: limit,
+        maximum: limit,
     };
-    // If it is refused, connecting says so.
-    let _ = setrlimit(Resource::Nofile, raised);
+    // If both are refused, connecting says so.
+    if setrlimit(Resource::Nofile, raised(most)).is_err() {
+        let _ = setrlimit(Resource::Nofile, raised(getrlimit(Resource::Nofile).maximum));
+    }
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// The name of the file system that `path` is on. Fails where nothing is durable.

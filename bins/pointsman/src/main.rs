@@ -117,7 +117,7 @@ enum Command {
         #[arg(last = true)]
         command: Vec<std::ffi::OsString>,
     },
-    /// Run programmers without a kernel, to try a collector on a large cluster.
+    /// Run programmers or nodes without a kernel, to try a collector or a control plane on a large cluster.
     Hollow(Box<hollow::Flags>),
     /// Put a documented load on a cluster that `up` runs, and compare the SLI with packets.
     Scenario(trials::ScenarioFlags),

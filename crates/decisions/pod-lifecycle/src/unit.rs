@@ -33,7 +33,8 @@ pub enum Role {
 }
 
 impl Role {
-    pub(crate) fn of_init(container: &Container) -> Self {
+    /// What an init container is: one that is started again goes on beside the others.
+    pub fn of_init(container: &Container) -> Self {
         match container.restart_policy {
             Some(RestartPolicy::Always) => Self::Sidecar,
             _ => Self::Init,

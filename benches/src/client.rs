@@ -72,7 +72,8 @@ impl Http1 {
         self.send_as(method, path, body, JSON).await
     }
 
-    async fn send_as(
+    /// The same for an answer of another form.
+    pub async fn send_as(
         &mut self,
         method: Method,
         path: &str,
