@@ -182,22 +182,16 @@ impl Check<'_> {
                     self.value(value, part, path);
                 }
             }
-            (Rule::AnyFits(parts), _) => {
-                if self.fitting(parts, value, path) == 0 {
-                    let why = "must validate any of the schemas (anyOf)";
-                    self.invalid(path, value, why.to_owned());
-                }
+            (Rule::AnyFits(parts), _) if self.fitting(parts, value, path) == 0 => {
+                let why = "must validate any of the schemas (anyOf)";
+                self.invalid(path, value, why.to_owned());
             }
-            (Rule::OneFits(parts), _) => {
-                if self.fitting(parts, value, path) != 1 {
-                    let why = "must validate one and only one of the schemas (oneOf)";
-                    self.invalid(path, value, why.to_owned());
-                }
+            (Rule::OneFits(parts), _) if self.fitting(parts, value, path) != 1 => {
+                let why = "must validate one and only one of the schemas (oneOf)";
+                self.invalid(path, value, why.to_owned());
             }
-            (Rule::NotFits(part), _) => {
-                if self.fits(value, part, path) {
-                    self.invalid(path, value, "must not validate the schema (not)".to_owned());
-                }
+            (Rule::NotFits(part), _) if self.fits(value, part, path) => {
+                self.invalid(path, value, "must not validate the schema (not)".to_owned());
             }
             _ => {}
         }
