@@ -5,8 +5,8 @@
 //! ours; then only a later one shows it.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use pointsman_dataplane::ProgramError;
 use pointsman_netlink::nft::Generation;
@@ -16,8 +16,11 @@ use pointsman_netlink_io::{Buffers, Client, RequestError};
 pub(crate) const NF_TABLES: &str = "nf_tables";
 
 /// The commits this process made. All that write in it, for both families, share one.
+///
+/// The kernel counts a commit before its maker does. Whoever looks in between would take it for somebody else's, so makers hold
+/// the lock together for that time, and whoever looks holds it alone.
 #[derive(Clone, Debug, Default)]
-pub struct Commits(Arc<AtomicU32>);
+pub struct Commits(Arc<RwLock<AtomicU32>>);
 
 /// The commits of others since the namespace began, up to a constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,22 +28,29 @@ pub(crate) struct Drift(u32);
 
 impl Commits {
     pub(crate) fn add(&self, ours: u32) {
-        self.0.fetch_add(ours, Ordering::Relaxed);
+        self.made().fetch_add(ours, Ordering::Relaxed);
+    }
+
+    /// Commits, and counts it if the kernel did.
+    pub(crate) fn making<E>(&self, commit: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let made = self.made();
+        commit()?;
+        made.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn made(&self) -> RwLockReadGuard<'_, AtomicU32> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The generation and the drift at one moment.
     pub(crate) fn drift(
         &self,
-        mut generation: impl FnMut() -> Result<Generation, RequestError>,
+        generation: impl FnOnce() -> Result<Generation, RequestError>,
     ) -> Result<(Generation, Drift), ProgramError> {
-        loop {
-            let ours = self.0.load(Ordering::Relaxed);
-            let generation = generation().map_err(unreadable)?;
-            // The other family may have committed in between.
-            if self.0.load(Ordering::Relaxed) == ours {
-                return Ok((generation, Drift(generation.0.wrapping_sub(ours))));
-            }
-        }
+        let mut made = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let generation = generation().map_err(unreadable)?;
+        Ok((generation, Drift(generation.0.wrapping_sub(*made.get_mut()))))
     }
 }
 
@@ -111,5 +121,39 @@ impl Witness {
         let drifted = self.trusted != Some(drift);
         let before = std::mem::replace(&mut self.doubtful, drifted);
         Ok(drifted && before)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel counts a commit before whoever made it does.
+    #[test]
+    fn a_commit_of_the_other_family_is_never_taken_for_somebody_elses() {
+        let kernel = Arc::new(AtomicU32::new(7));
+        let commits = Commits::default();
+        let look = || {
+            let generation = || Ok(Generation(kernel.load(Ordering::SeqCst)));
+            commits.drift(generation).unwrap().1
+        };
+        let trusted = look();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..2_000 {
+                    let commit = || {
+                        kernel.fetch_add(1, Ordering::SeqCst);
+                        std::thread::yield_now();
+                        Ok::<_, ()>(())
+                    };
+                    commits.making(commit).unwrap();
+                }
+            });
+            while kernel.load(Ordering::SeqCst) < 2_007 {
+                assert_eq!(look(), trusted);
+            }
+        });
+        kernel.fetch_add(1, Ordering::SeqCst);
+        assert_ne!(look(), trusted, "somebody else's");
     }
 }

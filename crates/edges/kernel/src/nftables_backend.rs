@@ -225,13 +225,10 @@ impl<A: Address> NftablesBackend<A> {
         }
         let mut repeats = 0;
         loop {
-            match self.kernel.commit(transaction, only_at) {
-                Ok(()) => {
-                    self.commits.add(1);
-                    return Ok(());
-                }
+            let Self { kernel, commits, .. } = &mut *self;
+            match commits.making(|| kernel.commit(transaction, only_at)) {
                 Err(CommitError::TryAgain(_)) if repeats < REPEATS => repeats += 1,
-                Err(error) => return Err(error),
+                outcome => return outcome,
             }
         }
     }

@@ -48,13 +48,13 @@ impl Resets {
             return Ok(false);
         }
         let transaction = reset_connections(pods);
-        self.client
-            .commit(std::slice::from_ref(&transaction), None)
+        let Self { client, commits } = self;
+        commits
+            .making(|| client.commit(std::slice::from_ref(&transaction), None))
             .map_err(|error| ProgramError::Io {
                 program: NF_TABLES.to_owned(),
                 source: io::Error::other(error),
             })?;
-        self.commits.add(1);
         Ok(true)
     }
 
