@@ -70,7 +70,7 @@ async fn create(
     let next = Arc::new(AtomicUsize::new(0));
     let mut creators = JoinSet::new();
     for _ in 0..CREATORS {
-        let (next, api) = (next.clone(), client.api(resource.clone(), Some("default")));
+        let (next, api) = (next.clone(), client.api(resource, Some("default")));
         creators.spawn(async move {
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);

@@ -34,11 +34,13 @@ pub struct Counts {
     pub answering: Duration,
 }
 
+/// Answers by path and by what is accepted.
+type Documents = HashMap<(String, String), Response<Full<Bytes>>>;
+
 struct State {
     /// The server whose documents are shown.
     recorded: Access,
-    /// Answers by path and by what is accepted.
-    documents: Mutex<HashMap<(String, String), Response<Full<Bytes>>>>,
+    documents: Mutex<Documents>,
     counts: Mutex<Counts>,
 }
 
