@@ -74,8 +74,24 @@ impl Nobody {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// Starts it where something is mounted below /tmp that the user cannot take away, which only it sees.
     fn start(&mut self) -> Value {
-        let mut up = self.command(&self.program());
+        let mounted = self.home.path().join("mounted");
+        std::fs::create_dir_all(&mounted).unwrap();
+        let user = self.command(&self.program());
+        let mut up = Command::new("unshare");
+        up.args([
+            "--mount",
+            "sh",
+            "-c",
+            "mount -t tmpfs tmpfs \"$0\" && exec \"$@\"",
+        ])
+        .arg(&mounted)
+        .arg(user.get_program())
+        .args(user.get_args())
+        .envs(user.get_envs().filter_map(|(name, value)| Some((name, value?))))
+        .current_dir(self.home.path())
+        .stdin(Stdio::null());
         up.args([
             "up",
             "--output=json",

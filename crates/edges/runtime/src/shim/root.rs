@@ -16,7 +16,7 @@
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
@@ -33,6 +33,8 @@ use crate::StartFailure;
 
 /// Where the host's tree hangs for a moment, before it goes.
 const OLD_ROOT: &str = "/.pointsman-host";
+/// The mode of directories in which everybody may make files.
+const STICKY: u32 = 0o1000;
 /// A fresh namespace of the kernel has no more than this in `/dev`.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
@@ -157,8 +159,21 @@ fn share_mount(share: &Share, merged: &Path, number: usize, flags: MountFlags) -
     if is_layered {
         return hold(&target).ok();
     }
-    if mount_bind(point, &target).is_ok() && remount_read_only(&target).is_err() {
-        let _ = unmount(&target, UnmountFlags::DETACH);
+    let mode = fs::metadata(point).map(|metadata| metadata.permissions());
+    let shown = mount_bind(point, &target).or_else(|error| match &mode {
+        // What others use as scratch is better empty than read-only.
+        Ok(mode) if mode.mode() & STICKY != 0 => Err(error),
+        // In a user namespace a mount is inherited with the mounts below it or not at all.
+        _ => mount_bind_recursive(point, &target),
+    });
+    match (shown, mode) {
+        (Ok(()), _) if remount_read_only(&target).is_err() => {
+            let _ = unmount(&target, UnmountFlags::DETACH);
+        }
+        (Err(_), Ok(mode)) => {
+            let _ = fs::set_permissions(&target, mode);
+        }
+        _ => {}
     }
     None
 }
@@ -229,7 +244,11 @@ fn mount_memory(target: &Path, size: u64, mode: &str) -> io::Result<()> {
     Ok(mount("tmpfs", target, "tmpfs", flags, Some(options.as_c_str()))?)
 }
 
+/// Makes a directory empty for the container; one that it does not see anyway may be missing.
 fn hide(directory: &Path) -> Result<(), Failure> {
+    if !directory.exists() {
+        return Ok(());
+    }
     let hidden = mount_memory(directory, 4 << 10, "0700").and_then(|()| remount_read_only(directory));
     hidden.map_err(|error| setup(format!("hiding {}", directory.display()), error))
 }
