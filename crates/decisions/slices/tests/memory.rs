@@ -1,8 +1,6 @@
 //! What does the controller keep for a pod, with its share of a Service and a slice?
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use pointsman_model::Moment;
@@ -10,35 +8,11 @@ use pointsman_objects::{EndpointSlice, Interner, Node, Pod, Service};
 use pointsman_slices::Settings;
 use pointsman_slices::controller::{Controller, Event, Now, Written};
 use pointsman_slices::queue::Pace;
+use pointsman_testkit::heap::Heap;
 use serde_json::{Value, from_slice, from_str, json};
 
-/// Bytes that are allocated, as the C library rounds them up.
-static HELD: AtomicUsize = AtomicUsize::new(0);
-
-struct Counting;
-
-fn block(size: usize) -> usize {
-    (size + 8).next_multiple_of(16).max(32)
-}
-
-#[expect(unsafe_code, reason = "allocators are an unsafe trait")]
-// SAFETY: everything is left to the system's allocator; only sizes are added up beside it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        HELD.fetch_add(block(layout.size()), Ordering::Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        HELD.fetch_sub(block(layout.size()), Ordering::Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static HEAP: Heap = Heap::new();
 
 const SERVICES: usize = 2_000;
 const PODS: usize = 5;
@@ -50,7 +24,7 @@ const NOW: Now = Now {
 
 #[test]
 fn a_pod_with_its_share_of_a_service_takes_little_memory() {
-    let before = HELD.load(Ordering::Relaxed);
+    let before = HEAP.held();
     let mut interner = Interner::default();
     let mut controller = Controller::new(Settings::default(), Pace::default(), None);
     for number in 0..20 {
@@ -82,7 +56,7 @@ fn a_pod_with_its_share_of_a_service_takes_little_memory() {
         controller.observe(Event::Slice(Box::new(slice)), NOW);
     }
     assert_eq!(written, SERVICES);
-    let each = (HELD.load(Ordering::Relaxed) - before) / (SERVICES * PODS);
+    let each = (HEAP.held() - before) / (SERVICES * PODS);
     assert!((500..LIMIT).contains(&each), "{each} bytes");
 }
 

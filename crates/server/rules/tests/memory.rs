@@ -1,38 +1,11 @@
 //! What does the server keep for a definition of custom resources?
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use pointsman_rules::{Kind, custom};
+use pointsman_testkit::heap::Heap;
 use serde_json::{Map, Value, json};
 
-/// Bytes that are allocated, as the C library rounds them up.
-static HELD: AtomicUsize = AtomicUsize::new(0);
-
-struct Counting;
-
-fn block(size: usize) -> usize {
-    (size + 8).next_multiple_of(16).max(32)
-}
-
-#[expect(unsafe_code, reason = "allocators are an unsafe trait")]
-// SAFETY: everything is left to the system's allocator; only sizes are added up beside it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        HELD.fetch_add(block(layout.size()), Ordering::Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        HELD.fetch_sub(block(layout.size()), Ordering::Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static HEAP: Heap = Heap::new();
 
 const DEFINITIONS: usize = 100;
 const FIELDS: usize = 40;
@@ -44,11 +17,11 @@ const LIMIT: usize = 330;
 fn a_field_of_a_definition_takes_little_memory() {
     // What is made once, on first use.
     custom::define(&definition(DEFINITIONS)).unwrap();
-    let before = HELD.load(Ordering::Relaxed);
+    let before = HEAP.held();
     for number in 0..DEFINITIONS {
         custom::define(&definition(number)).unwrap();
     }
-    let each = (HELD.load(Ordering::Relaxed) - before) / (DEFINITIONS * FIELDS);
+    let each = (HEAP.held() - before) / (DEFINITIONS * FIELDS);
     assert!((50..LIMIT).contains(&each), "{each} bytes");
     let kind = Kind::by_resource("g7.bench.test", "v1", "benches7").unwrap();
     let source = kind.defined.unwrap().get().source.value();
