@@ -11,7 +11,10 @@ pub struct Heap {
 }
 
 impl Heap {
-    #[expect(clippy::new_without_default, reason = "a static is made by a constant function")]
+    #[expect(
+        clippy::new_without_default,
+        reason = "a static is made by a constant function"
+    )]
     pub const fn new() -> Self {
         Self {
             held: AtomicUsize::new(0),
